@@ -1,0 +1,1 @@
+"""SPLASH units: learnable piecewise-linear activations at the price of ReLU."""

@@ -1,0 +1,1 @@
+"""How the equation is computed: literally, on the CPU, on a GPU."""

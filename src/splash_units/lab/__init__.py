@@ -1,0 +1,1 @@
+"""The lab: the study of the SPLASH paper, as something a user can run."""
