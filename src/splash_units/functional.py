@@ -1,0 +1,86 @@
+"""The SPLASH function, and the only place that picks the kernel that computes it."""
+
+from torch import Tensor
+
+from splash_units.kernels import reference
+
+
+def splash(x: Tensor, a_pos: Tensor, a_neg: Tensor, hinges: Tensor) -> Tensor:
+    """h(x) = Σₛ a₊ˢ max(0, x − bˢ) + Σₛ a₋ˢ max(0, −x − bˢ), with exact gradients.
+
+    `hinges` are b¹ = 0 < b² < ...; `a_pos` and `a_neg` have one row a hinge. A row is a number, or
+    broadcasts against `x` as any tensor does: slopes of shape (4, 16, 1, 1) give each of the 16
+    channels of an (N, 16, H, W) tensor its own unit.
+    """
+    return scaled_splash(x, a_pos, a_neg, hinges)
+
+
+def scaled_splash(
+    x: Tensor,
+    a_pos: Tensor,
+    a_neg: Tensor,
+    hinges: Tensor,
+    trailing: int = 0,
+    grad_scale: float = 1.0,
+) -> Tensor:
+    """:func:`splash` whose slopes receive `grad_scale` times their gradient.
+
+    `trailing` is the number of dimensions of x that stand to the right of the slopes' own; it saves
+    the modules a reshape of their parameters in every call.
+    """
+    _check(x, a_pos, a_neg, hinges, trailing)
+    return _reference(x, a_pos, a_neg, hinges, trailing, grad_scale)
+
+
+def _reference(
+    x: Tensor, a_pos: Tensor, a_neg: Tensor, hinges: Tensor, trailing: int, grad_scale: float
+) -> Tensor:
+    a_pos, a_neg = (
+        _scale_gradient(a, grad_scale).reshape(a.shape + (1,) * trailing) for a in (a_pos, a_neg)
+    )
+    return reference.splash(x, a_pos, a_neg, hinges)
+
+
+def _scale_gradient(a: Tensor, factor: float) -> Tensor:
+    """`a` to the last bit, with its gradient times `factor` (a·f + a·(1 − f) would round)."""
+    if factor == 1.0:
+        return a
+    constant = a.detach()
+    return constant + (a - constant) * factor
+
+
+def _check(x: Tensor, a_pos: Tensor, a_neg: Tensor, hinges: Tensor, trailing: int) -> None:
+    if not x.is_floating_point():
+        raise TypeError(
+            f"splash needs a float64, float32, bfloat16 or float16 tensor, got {x.dtype}"
+        )
+    for name, t in (("a_pos", a_pos), ("a_neg", a_neg), ("hinges", hinges)):
+        if not t.is_floating_point():
+            raise TypeError(f"{name} must be a floating-point tensor, got {t.dtype}")
+        if t.device != x.device:
+            raise ValueError(
+                f"{name} is on {t.device}, x is on {x.device}: "
+                "move the unit with .to(x.device) or x to the unit's device"
+            )
+    if hinges.dim() != 1 or len(hinges) == 0:
+        raise ValueError(f"hinges must be a non-empty vector, got shape {tuple(hinges.shape)}")
+    for name, a in (("a_pos", a_pos), ("a_neg", a_neg)):
+        if a.dim() == 0 or a.shape[0] != len(hinges):
+            raise ValueError(
+                f"{name} must have one row for each of the {len(hinges)} hinges, "
+                f"got shape {tuple(a.shape)}"
+            )
+    if a_pos.shape != a_neg.shape:
+        raise ValueError(
+            "a_pos and a_neg must have the same shape, "
+            f"got {tuple(a_pos.shape)} and {tuple(a_neg.shape)}"
+        )
+    own = tuple(a_pos.shape[1:]) + (1,) * trailing
+    fits = len(own) <= x.dim() and all(
+        p in (1, n) for p, n in zip(reversed(own), reversed(x.shape), strict=False)
+    )
+    if not fits:
+        raise ValueError(
+            f"slopes of shape {tuple(a_pos.shape)} don't broadcast against x of shape "
+            f"{tuple(x.shape)}"
+        )

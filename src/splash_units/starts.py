@@ -1,0 +1,123 @@
+"""Where a unit starts: its hinges, and the slopes that give it a starting shape.
+
+The paper prints the hinges for S = 7 only. The lists for the other S are nested around it and
+contain the paper's own S = 5 list for APL; an S without a list gets evenly spaced hinges from 0 to
+2.5, the outermost hinge of the paper.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+Function = Callable[[Tensor], Tensor]
+
+OUTERMOST = 2.5
+DEFAULT_HINGES: dict[int, tuple[float, ...]] = {
+    3: (0.0, 1.0),
+    5: (0.0, 1.0, 2.0),
+    7: (0.0, 1.0, 2.0, 2.5),
+    9: (0.0, 0.5, 1.0, 2.0, 2.5),
+    11: (0.0, 0.5, 1.0, 1.5, 2.0, 2.5),
+}
+
+# (a₊¹, a₋¹) of the shapes that need no other hinge than the one at zero.
+ONE_HINGE_STARTS = {
+    "relu": (1.0, 0.0),
+    "leaky_relu": (1.0, -0.1),
+    "identity": (1.0, -1.0),
+    "abs": (1.0, 1.0),
+}
+INTERPOLATED_STARTS: dict[str, Function] = {
+    "tanh": torch.tanh,
+    "elu": torch.nn.functional.elu,
+}
+RANDOM_STD = 0.1
+STARTS = (*ONE_HINGE_STARTS, *INTERPOLATED_STARTS, "random")
+
+
+def default_hinges(num_hinges: int) -> tuple[float, ...]:
+    """b¹ = 0 < b² < ... for an odd number S of hinges on the whole axis, (S + 1)/2 of them."""
+    if not isinstance(num_hinges, int) or isinstance(num_hinges, bool):
+        raise TypeError(f"num_hinges must be an odd whole number, got {num_hinges!r}")
+    if num_hinges < 1 or num_hinges % 2 == 0:
+        raise ValueError(
+            f"num_hinges must be odd and positive (one hinge is at 0, the others come in pairs), "
+            f"got {num_hinges}"
+        )
+    if num_hinges in DEFAULT_HINGES:
+        return DEFAULT_HINGES[num_hinges]
+    count = (num_hinges + 1) // 2
+    return tuple(OUTERMOST * s / max(count - 1, 1) for s in range(count))
+
+
+def checked_hinges(hinges: Sequence[float] | Tensor) -> tuple[float, ...]:
+    """`hinges` as floats, if they are a list b¹ = 0 < b² < ... of finite numbers."""
+    values = tuple(
+        float(b) for b in (hinges.tolist() if isinstance(hinges, Tensor) else list(hinges))
+    )
+    if not values:
+        raise ValueError("hinges must not be empty; (0.0,) is the least")
+    if not all(math.isfinite(b) for b in values):
+        raise ValueError(f"hinges must be finite, got {values}")
+    if values[0] != 0.0:
+        raise ValueError(
+            f"the first hinge must be 0 (h is grounded there) and the others positive, got {values}"
+        )
+    if any(right <= left for left, right in pairwise(values)):
+        raise ValueError(f"hinges must increase strictly, got {values}")
+    return values
+
+
+def starting_slopes(init: str | Function, hinges: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """a₊ and a₋ (float64, one a hinge) of the starting shape `init`, a name or a function."""
+    if callable(init):
+        return interpolating_slopes(init, hinges)
+    if init in ONE_HINGE_STARTS:
+        first = torch.tensor(ONE_HINGE_STARTS[init], dtype=torch.float64)
+        slopes = torch.zeros(2, len(hinges), dtype=torch.float64)
+        slopes[:, 0] = first
+        return slopes[0], slopes[1]
+    if init in INTERPOLATED_STARTS:
+        return interpolating_slopes(INTERPOLATED_STARTS[init], hinges)
+    if init == "random":
+        slopes = RANDOM_STD * torch.randn(2, len(hinges), dtype=torch.float64)
+        return slopes[0], slopes[1]
+    raise ValueError(
+        f"unknown init {init!r}: choose one of {', '.join(STARTS)}, or a function f with f(0) = 0"
+    )
+
+
+def interpolating_slopes(f: Function, hinges: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """a₊ and a₋ of the unit that equals f at every hinge, and once more beyond the outermost.
+
+    That last point, one more step out, is what settles the slope of the two unbounded segments.
+    """
+    if sampled(f, [0.0])[0] != 0.0:
+        raise ValueError(
+            f"a SPLASH unit is grounded, h(0) = 0, so it can't start as a function with "
+            f"f(0) = {sampled(f, [0.0])[0].item():g}; subtract f(0) and leave it to a bias"
+        )
+    last_step = hinges[-1] - hinges[-2] if len(hinges) > 1 else 1.0
+    points = torch.tensor([*hinges, hinges[-1] + last_step], dtype=torch.float64)
+    return _changes_of_slope(f, points), _changes_of_slope(lambda x: f(-x), points)
+
+
+def _changes_of_slope(f: Function, points: Tensor) -> Tensor:
+    values = sampled(f, points.tolist())
+    if not values.isfinite().all():
+        raise ValueError(
+            f"the function is not finite at {points[~values.isfinite()].tolist()}, "
+            "where a hinge needs its value"
+        )
+    segment_slopes = values.diff() / points.diff()
+    return segment_slopes.diff(prepend=torch.zeros(1, dtype=torch.float64))
+
+
+def sampled(f: Function, points: Sequence[float]) -> Tensor:
+    """f at each point, in float64 (one call a point: `math.sin` is as welcome as `torch.sin`)."""
+    with torch.no_grad():
+        values = [float(f(torch.tensor(p, dtype=torch.float64))) for p in points]
+    return torch.tensor(values, dtype=torch.float64)

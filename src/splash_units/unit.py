@@ -1,0 +1,248 @@
+"""SPLASH units as modules: what is learned, who shares it, and what it may become.
+
+Departures from the paper: the gradient of a shared slope is scaled by default (`grad_scale`), since
+the literal unit diverges under SGD at ordinary learning rates; SPLASH-negative and -positive are
+defined by what h does left of zero, where the paper's text has the sign the other way round.
+"""
+
+import math
+import weakref
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from splash_units.functional import scaled_splash
+from splash_units.starts import Function, checked_hinges, default_hinges, starting_slopes
+
+Share = Literal["layer", "channel", "unit"]
+Constraint = Literal["negative", "positive"]
+
+SHARES = ("layer", "channel", "unit")
+CONSTRAINTS = ("negative", "positive")
+
+torch.fx.wrap("shared_splash")  # a leaf for anyone who traces a network that has SPLASH units
+
+
+def shared_splash(
+    x: Tensor,
+    a_pos: Tensor,
+    a_neg: Tensor,
+    hinges: Tensor,
+    share: str = "layer",
+    dim: int = 1,
+    grad_scale: float | str = "auto",
+) -> Tensor:
+    """What a module computes: the function, told who shares the slopes and how they learn."""
+    features = a_pos.shape[1:]
+    trailing = 0 if share == "layer" else _trailing(x, share, features, dim)
+    scale = automatic_scale(x, share, features) if grad_scale == "auto" else float(grad_scale)
+    return scaled_splash(x, a_pos, a_neg, hinges, trailing, scale)
+
+
+def automatic_scale(x: Tensor, share: str, features: Sequence[int]) -> float:
+    """1/√(elements of one sample that share a slope)."""
+    if share == "unit" or x.dim() < 2 or x.shape[0] == 0:
+        return 1.0
+    sharing = x.numel() // x.shape[0]
+    if share == "channel":
+        sharing //= features[0]
+    return 1.0 / math.sqrt(max(sharing, 1))
+
+
+def _trailing(x: Tensor, share: str, features: Sequence[int], dim: int) -> int:
+    """How many dimensions of x stand right of the one(s) the slopes belong to."""
+    if share == "unit":
+        if x.shape[1:] != features:
+            raise ValueError(
+                f"this unit was made for samples of shape {tuple(features)}, "
+                f"got an input of shape {tuple(x.shape)}"
+            )
+        return 0
+    if not -x.dim() <= dim < x.dim() or x.shape[dim] != features[0]:
+        raise ValueError(
+            f"this unit was made for {features[0]} channels along dimension {dim}, "
+            f"got an input of shape {tuple(x.shape)}"
+        )
+    return (x.dim() if dim >= 0 else 0) - dim - 1
+
+
+class Splash(nn.Module):
+    """h(x) = Σₛ a₊ˢ max(0, x − bˢ) + Σₛ a₋ˢ max(0, −x − bˢ), with a₊ and a₋ learned.
+
+    Args:
+        num_hinges: S, odd; h has S + 1 segments and S + 1 slopes.
+        hinges: b¹ = 0 < b² < ..., (S + 1)/2 of them, instead of the default for S.
+        init: the starting shape: "relu", "leaky_relu" (0.1 on the left), "identity", "abs", "tanh",
+            "elu", "random" (every slope from N(0, 0.1²)), or a function f with f(0) = 0, which is
+            interpolated at the hinges. Another unit is such a function.
+        share: who shares one shape: the whole "layer", each "channel" its own (`features` channels
+            along `dim`), or each "unit" its own (`features` is the shape of one sample).
+        constraint: "negative" keeps h ≤ 0 just left of zero (a₋¹ ≤ 0), "positive" h ≥ 0 (a₋¹ ≥ 0).
+            Enforced by projection after every step of a torch optimizer; see :meth:`project`.
+        grad_scale: a factor on the slopes' gradients. 1.0 is the paper's literal unit; "auto" is
+            1/√(elements of one sample that share a slope), whatever the batch size.
+        trainable: False gives a fixed SPLASH: the same shape, slopes that ask for no gradient.
+        inplace: accepted and ignored, for code that passes it to any activation.
+
+    Slopes are the parameters `a_pos` and `a_neg` of shape ((S + 1)/2, *features).
+    Each aˢ is the *change* of slope at its hinge: segment slopes are cumulative sums.
+    """
+
+    hinges: Tensor
+
+    def __init__(
+        self,
+        num_hinges: int = 7,
+        *,
+        hinges: Sequence[float] | Tensor | None = None,
+        init: str | Function = "relu",
+        share: Share = "layer",
+        features: int | Sequence[int] | None = None,
+        dim: int = 1,
+        constraint: Constraint | None = None,
+        grad_scale: float | Literal["auto"] = "auto",
+        trainable: bool = True,
+        inplace: bool = False,
+    ) -> None:
+        super().__init__()
+        positions = default_hinges(num_hinges) if hinges is None else checked_hinges(hinges)
+        self.share = _one_of("share", share, SHARES)
+        self.features = _checked_features(share, features)
+        self.dim = dim
+        self.constraint = (
+            None if constraint is None else _one_of("constraint", constraint, CONSTRAINTS)
+        )
+        self.grad_scale = _checked_grad_scale(grad_scale)
+        self.init = (
+            init if isinstance(init, str) else getattr(init, "__name__", type(init).__name__)
+        )
+
+        slopes = starting_slopes(init, positions)
+        self.register_buffer("hinges", torch.tensor(positions, dtype=torch.float32))
+        self.a_pos, self.a_neg = (
+            nn.Parameter(_for_each(self.features, a), requires_grad=trainable) for a in slopes
+        )
+        self._watch_constraint()
+
+    @property
+    def num_hinges(self) -> int:
+        """S: the hinges on the whole axis."""
+        return 2 * len(self.hinges) - 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        return shared_splash(
+            x, self.a_pos, self.a_neg, self.hinges, self.share, self.dim, self.grad_scale
+        )
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """Bring a₋¹ back to where `constraint` allows it.
+
+        Called for you after every step of a ``torch.optim`` optimizer and after a state is loaded;
+        only an optimizer that isn't one needs to call it. A projection, not a parametrization: the
+        set is a half-line that the ReLU start lies on the edge of, so clamping *is* the projection,
+        while a clamp inside the forward would leave a slope that has crossed the edge without a
+        gradient to bring it back, and a softplus could not represent the start.
+        """
+        if self.constraint == "negative":
+            self.a_neg[0].clamp_(max=0.0)
+        elif self.constraint == "positive":
+            self.a_neg[0].clamp_(min=0.0)
+
+    def _watch_constraint(self) -> None:
+        if self.constraint is None:
+            return
+        self.project()
+        _constrained.add(self)
+        self.register_load_state_dict_post_hook(_project_after_load)  # type: ignore[no-untyped-call]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        if self.constraint is not None:  # a copy must be projected too
+            _constrained.add(self)
+
+    def freeze(self) -> "Splash":
+        """Keep the shape as it is now: the slopes ask for no gradient any more."""
+        self.a_pos.requires_grad_(False)
+        self.a_neg.requires_grad_(False)
+        return self
+
+    def extra_repr(self) -> str:
+        said = [f"num_hinges={self.num_hinges}"]
+        positions = tuple(self.hinges.tolist())
+        if positions != tuple(torch.tensor(default_hinges(self.num_hinges)).tolist()):
+            said.append(f"hinges={tuple(round(b, 4) for b in positions)}")
+        if self.init != "relu":
+            said.append(f"init={self.init!r}")
+        if self.share != "layer":
+            said += [f"share={self.share!r}", f"features={self.features}"]
+            said += [f"dim={self.dim}"] if self.share == "channel" and self.dim != 1 else []
+        if self.constraint is not None:
+            said.append(f"constraint={self.constraint!r}")
+        if self.grad_scale != "auto":
+            said.append(f"grad_scale={self.grad_scale}")
+        if not self.a_pos.requires_grad:
+            said.append("trainable=False")
+        return ", ".join(said)
+
+
+def freeze_shapes(model: nn.Module) -> nn.Module:
+    """Fix every SPLASH unit of a network as learned, and return the network."""
+    for module in model.modules():
+        if isinstance(module, Splash):
+            module.freeze()
+    return model
+
+
+_constrained: "weakref.WeakSet[Splash]" = weakref.WeakSet()
+
+
+def _project_constrained(*_: object) -> None:
+    for unit in _constrained:
+        unit.project()
+
+
+def _project_after_load(unit: nn.Module, _: object) -> None:
+    assert isinstance(unit, Splash)
+    unit.project()
+
+
+register_optimizer_step_post_hook(_project_constrained)
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise ValueError(f"unknown {name} {value!r}: choose one of {', '.join(map(repr, allowed))}")
+    return value
+
+
+def _checked_features(share: str, features: int | Sequence[int] | None) -> tuple[int, ...]:
+    """The shape that slopes have beside their rows: () for a layer, (C,), or that of a sample."""
+    if share == "layer":
+        return ()
+    if features is None:
+        needed = "the number of channels" if share == "channel" else "the shape of one sample"
+        raise ValueError(f"share={share!r} needs features: {needed}")
+    shape = (features,) if isinstance(features, int) else tuple(features)
+    if share == "channel" and len(shape) != 1:
+        raise ValueError(f"share='channel' needs one number of channels, got features={features!r}")
+    if not shape or not all(isinstance(n, int) and n > 0 for n in shape):
+        raise ValueError(f"features must be positive whole numbers, got {features!r}")
+    return shape
+
+
+def _checked_grad_scale(grad_scale: float | str) -> float | str:
+    if grad_scale == "auto":
+        return grad_scale
+    if isinstance(grad_scale, str) or not math.isfinite(grad_scale) or grad_scale <= 0:
+        raise ValueError(f"grad_scale must be 'auto' or a positive number, got {grad_scale!r}")
+    return float(grad_scale)
+
+
+def _for_each(features: tuple[int, ...], a: Tensor) -> Tensor:
+    """One copy of the slopes for each of `features`: shape (hinges, *features), float32."""
+    rows = a.to(torch.float32).reshape(-1, *(1 for _ in features))
+    return rows.expand(-1, *features).clone()
