@@ -42,7 +42,8 @@ def splash(x: Tensor, a_pos: Tensor, a_neg: Tensor, hinges: Tensor) -> Tensor:
 def _at_infinity(z: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """Σ aˢ(z − bˢ) in the form (Σ aˢ)·z − Σ aˢbˢ where z = +∞, and 0 elsewhere."""
     slope = a.sum(0)
-    intercept = -torch.tensordot(b, a, dims=1)
+    # Not tensordot: a matrix product would be rounded to bfloat16 under autocast.
+    intercept = -(b.reshape(-1, *(1 for _ in a.shape[1:])) * a).sum(0)
     here = z == math.inf
     # The inner `where` keeps 0·∞ out of the product, and so out of its gradient.
     return slope * torch.where(here & (slope != 0), z, 0.0) + torch.where(here, intercept, 0.0)
