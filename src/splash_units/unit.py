@@ -141,11 +141,12 @@ class Splash(nn.Module):
     def project(self) -> None:
         """Bring a₋¹ back to where `constraint` allows it.
 
-        Called for you after every step of a ``torch.optim`` optimizer and after a state is loaded;
-        only an optimizer that isn't one needs to call it. A projection, not a parametrization: the
-        set is a half-line that the ReLU start lies on the edge of, so clamping *is* the projection,
-        while a clamp inside the forward would leave a slope that has crossed the edge without a
-        gradient to bring it back, and a softplus could not represent the start.
+        Called for you after every step of a ``torch.optim`` optimizer that holds the slopes, and
+        after a state is loaded; only an optimizer that isn't one needs to call it. A projection,
+        not a parametrization: the set is a half-line that the ReLU start lies on the edge of, so
+        clamping *is* the projection, while a clamp inside the forward would leave a slope that has
+        crossed the edge without a gradient to bring it back, and a softplus could not represent the
+        start.
         """
         if self.constraint == "negative":
             self.a_neg[0].clamp_(max=0.0)
@@ -200,9 +201,18 @@ def freeze_shapes(model: nn.Module) -> nn.Module:
 _constrained: "weakref.WeakSet[Splash]" = weakref.WeakSet()
 
 
-def _project_constrained(*_: object) -> None:
-    for unit in _constrained:
-        unit.project()
+def _project_stepped(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    """Project the units that this optimizer moved.
+
+    Not the others: a write to a slope that another network's pending backward has saved, as between
+    the two steps of a GAN, would make that backward fail.
+    """
+    if not _constrained:
+        return
+    stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    for unit in tuple(_constrained):
+        if id(unit.a_neg) in stepped:
+            unit.project()
 
 
 def _project_after_load(unit: nn.Module, _: object) -> None:
@@ -210,7 +220,7 @@ def _project_after_load(unit: nn.Module, _: object) -> None:
     unit.project()
 
 
-register_optimizer_step_post_hook(_project_constrained)
+register_optimizer_step_post_hook(_project_stepped)
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
