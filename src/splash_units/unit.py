@@ -167,8 +167,9 @@ class Splash(nn.Module):
 
     def freeze(self) -> "Splash":
         """Keep the shape as it is now: the slopes ask for no gradient any more."""
-        self.a_pos.requires_grad_(False)
-        self.a_neg.requires_grad_(False)
+        for a in (self.a_pos, self.a_neg):
+            a.requires_grad_(False)
+            a.grad = None  # or momentum and weight decay would go on moving it
         return self
 
     def extra_repr(self) -> str:
