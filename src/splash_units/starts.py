@@ -54,40 +54,54 @@ def default_hinges(num_hinges: int) -> tuple[float, ...]:
 
 
 def checked_hinges(hinges: Sequence[float] | Tensor) -> tuple[float, ...]:
-    """`hinges` as floats, if they are a list b¹ = 0 < b² < ... of finite numbers."""
-    values = tuple(
-        float(b) for b in (hinges.tolist() if isinstance(hinges, Tensor) else list(hinges))
-    )
-    if not values:
+    """`hinges` as the float32 numbers a unit stores, if they are a list b¹ = 0 < b² < ..."""
+    try:
+        vector = torch.as_tensor(hinges, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"hinges must be a list of numbers, got {hinges!r}") from error
+    if vector.dim() != 1:
+        raise ValueError(f"hinges must be a flat list of numbers, got {hinges!r}")
+    given, stored = vector.tolist(), tuple(vector.to(torch.float32).tolist())
+    if not stored:
         raise ValueError("hinges must not be empty; (0.0,) is the least")
-    if not all(math.isfinite(b) for b in values):
-        raise ValueError(f"hinges must be finite, got {values}")
-    if values[0] != 0.0:
+    if not all(math.isfinite(b) for b in stored):
+        raise ValueError(f"hinges must be finite float32 numbers, got {given}")
+    if stored[0] != 0.0:
         raise ValueError(
-            f"the first hinge must be 0 (h is grounded there) and the others positive, got {values}"
+            f"the first hinge must be 0 (h is grounded there) and the others positive, got {given}"
         )
-    if any(right <= left for left, right in pairwise(values)):
-        raise ValueError(f"hinges must increase strictly, got {values}")
-    return values
+    if any(right <= left for left, right in pairwise(stored)):
+        raise ValueError(f"hinges must increase strictly, in float32 too, got {given}")
+    return stored
 
 
-def starting_slopes(init: str | Function, hinges: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """a₊ and a₋ (float64, one a hinge) of the starting shape `init`, a name or a function."""
+def starting_slopes(
+    init: str | Function, hinges: Sequence[float], features: Sequence[int] = ()
+) -> tuple[Tensor, Tensor]:
+    """a₊ and a₋ of the shape `init`, a name or a function: float64, (len(hinges), *features)."""
+    if init == "random":  # the one start that gives each of `features` a shape of its own
+        a_pos, a_neg = RANDOM_STD * torch.randn(2, len(hinges), *features, dtype=torch.float64)
+        return a_pos, a_neg
+    a_pos, a_neg = (
+        a.reshape(-1, *(1 for _ in features)).expand(-1, *features)
+        for a in _one_shape(init, hinges)
+    )
+    return a_pos, a_neg
+
+
+def _one_shape(init: str | Function, hinges: Sequence[float]) -> tuple[Tensor, Tensor]:
     if callable(init):
         return interpolating_slopes(init, hinges)
-    if init in ONE_HINGE_STARTS:
-        first = torch.tensor(ONE_HINGE_STARTS[init], dtype=torch.float64)
-        slopes = torch.zeros(2, len(hinges), dtype=torch.float64)
-        slopes[:, 0] = first
-        return slopes[0], slopes[1]
+    if not isinstance(init, str) or init not in STARTS:
+        raise ValueError(
+            f"unknown init {init!r}: "
+            f"choose one of {', '.join(STARTS)}, or a function f with f(0) = 0"
+        )
     if init in INTERPOLATED_STARTS:
         return interpolating_slopes(INTERPOLATED_STARTS[init], hinges)
-    if init == "random":
-        slopes = RANDOM_STD * torch.randn(2, len(hinges), dtype=torch.float64)
-        return slopes[0], slopes[1]
-    raise ValueError(
-        f"unknown init {init!r}: choose one of {', '.join(STARTS)}, or a function f with f(0) = 0"
-    )
+    slopes = torch.zeros(2, len(hinges), dtype=torch.float64)
+    slopes[:, 0] = torch.tensor(ONE_HINGE_STARTS[init], dtype=torch.float64)
+    return slopes[0], slopes[1]
 
 
 def interpolating_slopes(f: Function, hinges: Sequence[float]) -> tuple[Tensor, Tensor]:
@@ -95,10 +109,11 @@ def interpolating_slopes(f: Function, hinges: Sequence[float]) -> tuple[Tensor, 
 
     That last point, one more step out, is what settles the slope of the two unbounded segments.
     """
-    if sampled(f, [0.0])[0] != 0.0:
+    at_zero = sampled(f, [0.0]).item()
+    if at_zero != 0.0:
         raise ValueError(
             f"a SPLASH unit is grounded, h(0) = 0, so it can't start as a function with "
-            f"f(0) = {sampled(f, [0.0])[0].item():g}; subtract f(0) and leave it to a bias"
+            f"f(0) = {at_zero:g}; subtract f(0) and leave it to a bias"
         )
     last_step = hinges[-1] - hinges[-2] if len(hinges) > 1 else 1.0
     points = torch.tensor([*hinges, hinges[-1] + last_step], dtype=torch.float64)

@@ -111,7 +111,7 @@ class Splash(nn.Module):
         positions = default_hinges(num_hinges) if hinges is None else checked_hinges(hinges)
         self.share = _one_of("share", share, SHARES)
         self.features = _checked_features(share, features)
-        self.dim = dim
+        self.dim = _checked_dim(dim)
         self.constraint = (
             None if constraint is None else _one_of("constraint", constraint, CONSTRAINTS)
         )
@@ -120,10 +120,10 @@ class Splash(nn.Module):
             init if isinstance(init, str) else getattr(init, "__name__", type(init).__name__)
         )
 
-        slopes = starting_slopes(init, positions)
+        slopes = starting_slopes(init, positions, self.features)
         self.register_buffer("hinges", torch.tensor(positions, dtype=torch.float32))
         self.a_pos, self.a_neg = (
-            nn.Parameter(_for_each(self.features, a), requires_grad=trainable) for a in slopes
+            nn.Parameter(a.to(torch.float32), requires_grad=trainable) for a in slopes
         )
         self._watch_constraint()
 
@@ -237,23 +237,23 @@ def _checked_features(share: str, features: int | Sequence[int] | None) -> tuple
     if features is None:
         needed = "the number of channels" if share == "channel" else "the shape of one sample"
         raise ValueError(f"share={share!r} needs features: {needed}")
-    shape = (features,) if isinstance(features, int) else tuple(features)
-    if share == "channel" and len(shape) != 1:
-        raise ValueError(f"share='channel' needs one number of channels, got features={features!r}")
+    shape = tuple(features) if isinstance(features, Sequence) else (features,)
     if not shape or not all(isinstance(n, int) and n > 0 for n in shape):
         raise ValueError(f"features must be positive whole numbers, got {features!r}")
+    if share == "channel" and len(shape) != 1:
+        raise ValueError(f"share='channel' needs one number of channels, got features={features!r}")
     return shape
+
+
+def _checked_dim(dim: int) -> int:
+    if not isinstance(dim, int) or isinstance(dim, bool):
+        raise TypeError(f"dim must be a whole number, the channels' dimension, got {dim!r}")
+    return dim
 
 
 def _checked_grad_scale(grad_scale: float | str) -> float | str:
     if grad_scale == "auto":
         return grad_scale
-    if isinstance(grad_scale, str) or not math.isfinite(grad_scale) or grad_scale <= 0:
+    if not isinstance(grad_scale, int | float) or not 0 < grad_scale < math.inf:
         raise ValueError(f"grad_scale must be 'auto' or a positive number, got {grad_scale!r}")
     return float(grad_scale)
-
-
-def _for_each(features: tuple[int, ...], a: Tensor) -> Tensor:
-    """One copy of the slopes for each of `features`: shape (hinges, *features), float32."""
-    rows = a.to(torch.float32).reshape(-1, *(1 for _ in features))
-    return rows.expand(-1, *features).clone()
