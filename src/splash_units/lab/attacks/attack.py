@@ -1,0 +1,218 @@
+"""What all attacks share: choose the images worth attacking, perturb them, and check every claim
+afresh.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from splash_units.lab.attacks.streams import streams
+from splash_units.lab.attacks.threat import Budget, Outcome, check_images, distances, whole
+from splash_units.lab.attacks.victim import Model, Victim, frozen
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+
+class Ticker(Protocol):
+    """Something that is told how many images have been decided."""
+
+    def advance(self, images: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Task:
+    """The images of a chunk that are worth attacking: those the network gets right."""
+
+    images: Tensor
+    labels: Tensor
+    generators: list[torch.Generator]  #: each image's own random stream
+    owners: Tensor  #: where each image stands in the chunk
+    ticker: Ticker
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def part(self, index: Tensor) -> Task:
+        """The task of some of these images, each stream at its start, though an image be named
+        twice.
+        """
+        generators = [self.generators[i].clone_state() for i in index.tolist()]
+        return Task(
+            self.images[index], self.labels[index], generators, self.owners[index], self.ticker
+        )
+
+
+@dataclass(frozen=True)
+class Attack:
+    """An attack: settings in the constructor, network and images in the call.
+
+    A subclass says what it may do (`budget`) and how it does it (`perturb`).
+    """
+
+    layout: ClassVar[torch.memory_format] = torch.contiguous_format
+    """How images lie in memory; channels_last is faster for forward passes, not for gradients."""
+
+    @property
+    def budget(self) -> Budget | None:
+        """How far the attack may go; None for one that looks for the nearest wrong answer."""
+        raise NotImplementedError
+
+    def perturb(self, victim: Victim, task: Task) -> Tensor:
+        """Adversarial images for the task, or the best attempt at them."""
+        raise NotImplementedError
+
+    def __call__(
+        self,
+        model: Model,
+        images: Tensor,
+        labels: Tensor,
+        *,
+        seed: int = 0,
+        chunk_size: int = 256,
+        width: int = 64,
+        progress: bool | Progress = False,
+    ) -> Outcome:
+        """Attack all images and return the outcome, one row an image.
+
+        `chunk_size` images are worked on together, which bounds the memory and changes no result.
+        `width` images are shown to the network at once; it is the one setting besides `seed` that
+        results depend on, in their last bits, because the network's arithmetic does. `progress`
+        draws a bar on a terminal, or a task in a `rich.progress.Progress` of yours.
+        """
+        chunks = self.chunks(
+            model,
+            images,
+            labels,
+            seed=seed,
+            chunk_size=chunk_size,
+            width=width,
+            progress=progress,
+        )
+        return Outcome.concatenate(chunks)
+
+    def chunks(
+        self,
+        model: Model,
+        images: Tensor,
+        labels: Tensor,
+        *,
+        seed: int = 0,
+        chunk_size: int = 256,
+        width: int = 64,
+        progress: bool | Progress = False,
+    ) -> Iterator[Outcome]:
+        """The same, chunk by chunk, so that an interrupted caller keeps what was finished.
+
+        Between chunks the network is as the caller left it.
+        """
+        check_images(images, labels)
+        whole("chunk_size", chunk_size)
+        whole("width", width)
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise TypeError(f"seed must be a whole number, got {seed!r}")
+        self.check(images)
+        labels = labels.to(images.device, torch.int64)
+        with ticking(str(self), len(images), progress) as ticker:
+            for start in range(0, len(images), chunk_size):
+                chunk = slice(start, start + chunk_size)
+                with frozen(model), torch.no_grad():
+                    outcome = self._chunk(model, images[chunk], labels[chunk], seed, width, ticker)
+                yield outcome
+
+    def check(self, images: Tensor) -> None:
+        """Refuse images this attack's settings do not fit."""
+
+    def _chunk(
+        self, model: Model, clean: Tensor, labels: Tensor, seed: int, width: int, ticker: Ticker
+    ) -> Outcome:
+        clean = clean.detach()
+        victim = Victim(model, clean, labels, width=width, layout=self.layout)
+        clean_prediction = victim.clean_logits.argmax(1)
+        was_right = clean_prediction == labels
+        (right,) = was_right.nonzero(as_tuple=True)
+        ticker.advance(len(clean) - len(right))
+        images, logits = clean.clone(), victim.clean_logits.clone()
+        if len(right):
+            generators = streams(clean[right], seed)
+            task = Task(clean[right], labels[right], generators, right, ticker)
+            images[right] = self.perturb(victim, task)
+            logits[right] = victim.recheck(images[right])
+        prediction, probabilities = logits.argmax(1), logits.double().softmax(1)
+        outcome = Outcome(
+            images=images,
+            labels=labels,
+            clean_prediction=clean_prediction,
+            prediction=prediction,
+            was_right=was_right,
+            fooled=was_right & (prediction != labels),
+            **distances(images, clean),
+            probability_true=probabilities.gather(1, labels[:, None])[:, 0],
+            probability_predicted=probabilities.amax(1),
+            queries=victim.queries,
+            gradient_queries=victim.gradient_queries,
+        )
+        self._check_promise(outcome)
+        return outcome
+
+    def _check_promise(self, outcome: Outcome) -> None:
+        """An image out of range or budget is a defect of the attack, never a result."""
+        low, high = float(outcome.images.min()), float(outcome.images.max())
+        if not (low >= 0.0 and high <= 1.0):
+            raise RuntimeError(f"{self} made images with values from {low:g} to {high:g}")
+        if self.budget is not None and not bool(self.budget.holds(outcome).all()):
+            worst = float(getattr(outcome, self.budget.norm).max())
+            raise RuntimeError(f"{self} went {worst:.9g} far, its budget is {self.budget}")
+
+
+class _Silence:
+    def advance(self, images: int) -> None:
+        """Nobody is watching."""
+
+
+class _Bar:
+    def __init__(self, bars: Progress, description: str, total: int):
+        self._bars, self._task = bars, bars.add_task(description, total=total)
+
+    def advance(self, images: int) -> None:
+        self._bars.advance(self._task, images)
+
+
+@contextmanager
+def ticking(description: str, total: int, progress: bool | Progress) -> Iterator[Ticker]:
+    """Show how many images are decided: in the caller's bars, on a terminal of our own, or not at
+    all.
+    """
+    if progress is False or (progress is True and not sys.stderr.isatty()):
+        yield _Silence()
+    elif progress is True:
+        from rich.console import Console
+        from rich.progress import Progress as Bars
+
+        with Bars(console=Console(stderr=True), transient=True) as bars:
+            yield _Bar(bars, description, total)
+    else:
+        yield _Bar(progress, description, total)
+
+
+def fooled_when_rounded(model: Model, outcome: Outcome, *, width: int = 64) -> Tensor:
+    """Which fooled images still fool the network once their values are rounded to 8 bits.
+
+    A count of its own: an image of 256 levels is what a file or a camera would hand the network,
+    and a perturbation of less than half a level does not survive it.
+    """
+    (fooled,) = outcome.fooled.nonzero(as_tuple=True)
+    still = torch.zeros_like(outcome.fooled)
+    if len(fooled):
+        rounded, labels = (outcome.images[fooled] * 255).round() / 255, outcome.labels[fooled]
+        with frozen(model):
+            victim = Victim(model, rounded, labels, width=width, layout=Attack.layout)
+        still[fooled] = victim.clean_logits.argmax(1) != labels
+    return still

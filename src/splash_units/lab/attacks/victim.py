@@ -1,0 +1,133 @@
+"""The network under attack: frozen, in eval mode, and always asked about the same number of images.
+
+Why always the same number: the libraries under torch choose their algorithm by the shape of the
+batch, so that the last bits of an image's logits depend on how many other images are asked about,
+and an iterative attack makes a different image of a different last bit. At one shape, an image's
+logits depend neither on its place in the batch nor on its neighbours; short batches are therefore
+filled up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from splash_units.lab.attacks.threat import check_labels
+
+Model = Callable[[Tensor], Tensor]
+"""Any callable that takes images in [0, 1], shape (N, C, H, W), to logits, shape (N, classes)."""
+
+
+@contextmanager
+def frozen(model: Model) -> Iterator[None]:
+    """Put a module in eval mode without gradients for its weights, then restore it exactly.
+
+    Weights that ask for gradients cost a backward pass up to 1.6 times its price. A callable that
+    is not a module is left alone.
+    """
+    if not isinstance(model, nn.Module):
+        yield
+        return
+    modes = [(module, module.training) for module in model.modules()]
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    try:
+        model.eval()
+        for parameter in trainable:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+        for parameter in trainable:
+            parameter.requires_grad_(True)
+
+
+class Victim:
+    """A frozen network that answers in blocks of `width` images and counts what each image cost."""
+
+    def __init__(
+        self,
+        model: Model,
+        images: Tensor,
+        labels: Tensor,
+        *,
+        width: int,
+        layout: torch.memory_format,
+    ):
+        self.width = width
+        self.queries = torch.zeros_like(labels)
+        self.gradient_queries = torch.zeros_like(labels)
+        self.model = model
+        self._layout = layout
+        self._asking_for = torch.arange(len(labels), device=labels.device)
+        self.clean_logits = self.logits(images)
+        check_labels(labels, self.clean_logits.shape[1])
+
+    def ask_for(self, owners: Tensor) -> None:
+        """Say which images (indices into those given at the start) the next questions are about."""
+        self._asking_for = owners
+
+    def count(self, owner: int, queries: int) -> None:
+        """Count questions put to a part of the network, and so not through this object."""
+        self.queries[owner] += queries
+
+    def logits(self, images: Tensor) -> Tensor:
+        """The logits of any number of images, without gradients."""
+        self.queries[self._asking_for] += 1
+        return self.recheck(images)
+
+    def recheck(self, images: Tensor) -> Tensor:
+        """The logits of any number of images, not counted as questions of the attack."""
+        with torch.no_grad():
+            return torch.cat([self._answer(block) for block in torch.split(images, self.width)])
+
+    def gradient(
+        self, images: Tensor, objective: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """The logits of one full block, and the gradient of its summed objective in the images."""
+        if len(images) != self.width:
+            raise ValueError(
+                f"gradients are asked for {self.width} images at once, got {len(images)}"
+            )
+        self.queries[self._asking_for] += 1
+        self.gradient_queries[self._asking_for] += 1
+        with torch.enable_grad():
+            images = images.detach().requires_grad_(True)
+            logits = self._answer(images)
+            if not logits.requires_grad:
+                raise ValueError(
+                    "the network's logits carry no gradient, which this attack needs; "
+                    "Boundary, Square and Pixels work without"
+                )
+            (gradient,) = torch.autograd.grad(objective(logits).sum(), images)
+        return logits.detach(), gradient
+
+    def _answer(self, images: Tensor) -> Tensor:
+        missing = self.width - len(images)
+        block = torch.cat([images, images[:1].expand(missing, -1, -1, -1)]) if missing else images
+        logits = self.model(block.contiguous(memory_format=self._layout))
+        return check_logits(logits, self.width)[: len(images)]
+
+
+def check_logits(logits: Tensor, images: int) -> Tensor:
+    """The logits, if they are logits."""
+    if not isinstance(logits, Tensor):
+        raise TypeError(f"the network must return a tensor of logits, got {type(logits).__name__}")
+    if logits.ndim != 2 or logits.shape[0] != images or logits.shape[1] < 2:
+        raise ValueError(
+            f"the network must return logits of shape ({images}, classes), at least two classes, "
+            f"for {images} images, got {tuple(logits.shape)}"
+        )
+    if bool(logits.isnan().any()):
+        raise ValueError("the network returned NaN logits")
+    return logits
+
+
+def margin(logits: Tensor, labels: Tensor) -> Tensor:
+    """How far the true class leads the best other one; negative when the image is misclassified."""
+    others = logits.scatter(1, labels[:, None], -torch.inf)
+    true: Tensor = logits.gather(1, labels[:, None])[:, 0]
+    return true - others.amax(1)

@@ -1,0 +1,73 @@
+"""Networks for the tests of the attacks: trained in a second, or with answers known in closed form."""
+
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+
+
+class Linear(nn.Module):
+    """Logits linear in the pixels, so that every optimal attack is known."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None):
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+        self.bias = nn.Parameter(torch.zeros(len(weight)) if bias is None else bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images.flatten(1) @ self.weight.T + self.bias
+
+
+def linear_problem(
+    images: int = 24, shape: tuple[int, ...] = (2, 3, 3), classes: int = 2
+) -> tuple[Linear, Tensor, Tensor]:
+    """A linear network, images well inside [0, 1], and the labels it gives them."""
+    generator = torch.Generator().manual_seed(0)
+    size = torch.Size(shape).numel()
+    network = Linear(torch.randn(classes, size, generator=generator))
+    data = 0.35 + 0.3 * torch.rand(images, *shape, generator=generator)
+    # The threshold is put at the mean, so that the images lie on both sides and close to it.
+    with torch.no_grad():
+        network.bias -= network(data).mean(0)
+    return network, data, network(data).argmax(1)
+
+
+class Standardise(nn.Module):
+    def __init__(self, mean: float, deviation: float):
+        super().__init__()
+        self.mean, self.deviation = mean, deviation
+
+    def forward(self, images: Tensor) -> Tensor:
+        return (images - self.mean) / self.deviation
+
+
+@cache
+def digits() -> tuple[nn.Module, Tensor, Tensor]:
+    """A small convolutional network trained on scikit-learn's digits, and 200 images it never saw."""
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    images = torch.tensor(data.images, dtype=torch.float32)[:, None] / 16
+    labels = torch.tensor(data.target)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = nn.Sequential(
+            Standardise(0.3, 0.35),
+            nn.Conv2d(1, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(8, 16, 3, padding=1),
+            nn.BatchNorm2d(16),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(256, 10),
+        )
+        optimizer = torch.optim.Adam(network.parameters(), 5e-3)
+        for _ in range(4):
+            for batch in torch.randperm(1500).split(64):
+                loss = nn.functional.cross_entropy(network(images[batch]), labels[batch])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+    return network.eval(), images[-200:], labels[-200:]
