@@ -1,0 +1,168 @@
+"""What a run is: a frozen, validated record with a hash that names its folder on disk.
+
+`TrainSpec` holds what changes a training's result and nothing else. Device and threads stay out of
+it: they belong to the machine and are recorded beside the result; the experiment is the same. The
+functions below work for any such record, whatever its `kind`.
+"""
+
+import difflib
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+# Part of every hash: raise it when a default below or the meaning of a field changes, so that old
+# results are not taken for new ones.
+HASH_VERSION = 1
+
+Scale = Literal["smoke", "short", "paper"]
+
+
+def _plain_number(value: Any) -> Any:
+    """Numbers as RFC 8785 writes them, 1.0 as 1: equal settings must have equal hashes."""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{value} is not a finite number")
+        return int(value) if value.is_integer() else value
+    if isinstance(value, Mapping):
+        return {str(key): _plain_number(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain_number(item) for item in value]
+    if value is None or isinstance(value, str | int):
+        return value
+    raise ValueError(f"{value!r} is a {type(value).__name__}; only JSON values can be options")
+
+
+Name = Annotated[str, Field(min_length=1, max_length=100)]
+Options = Annotated[dict[str, Any], BeforeValidator(_plain_number)]
+
+
+class TrainSpec(BaseModel):
+    """One training: a network with a unit on a data set, from a seed, at a scale.
+
+    None leaves the choice to the network's recipe, or for `epochs` and `fraction` to the scale.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
+    )
+
+    kind: Literal["train"] = "train"
+    model: Name = Field("lenet5", description="the network")
+    model_options: Options = Field({}, description="options of the network")
+    data: Name = Field("digits", description="the data set")
+    unit: Name = Field("splash", description="the activation unit")
+    unit_options: Options = Field({}, description="options of the unit")
+    seed: int = Field(0, ge=0, lt=2**63, description="fixes start, order, augmentation, dropout")
+    scale: Scale = Field("short", description="smoke: seconds; short: a part; paper: all")
+    augment: Literal["none", "moderate", "heavy"] = Field(
+        "none", description="augmentation of the training images"
+    )
+    recipe: Name = Field("primary", description="variant of the network's recipe")
+    epochs: int | None = Field(None, ge=1, description="epochs, instead of the scale's")
+    fraction: float | None = Field(
+        None, gt=0, le=1, description="part of the training images, instead of the scale's"
+    )
+    batch_size: int | None = Field(None, ge=2, description="images a step, instead of the recipe's")
+    optimizer: Literal["sgd", "adam"] = Field("sgd", description="sgd is the recipes'")
+    lr: float | None = Field(
+        None, gt=0, description="learning rate at the start, instead of the recipe's"
+    )
+    slope_lr: float = Field(
+        1.0, ge=0, description="factor on the learning rate of the units' slopes"
+    )
+    weight_decay: float | None = Field(
+        None, ge=0, description="on kernels, instead of the recipe's"
+    )
+    precision: Literal["float32", "bfloat16"] = Field("float32", description="bfloat16: autocast")
+    compile: bool = Field(False, description="torch.compile the network")
+
+    def __hash__(self) -> int:
+        return hash(digest(self))
+
+
+def canonical_json(spec: BaseModel) -> str:
+    """The one text of a spec: sorted, without blanks, and without fields at their defaults.
+
+    Leaving defaults out lets a later version add a field without renaming every run there is.
+    """
+    fields = spec.model_dump(mode="json", exclude_defaults=True)
+    tagged = {
+        "kind": getattr(spec, "kind", type(spec).__name__),
+        "version": HASH_VERSION,
+        **_plain_number(fields),
+    }
+    return json.dumps(
+        tagged, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+    )
+
+
+def digest(spec: BaseModel) -> str:
+    """SHA-256 of the canonical text, in hexadecimal."""
+    return hashlib.sha256(canonical_json(spec).encode()).hexdigest()
+
+
+def stream_seed(seed: int, *purpose: str | int) -> int:
+    """A seed for one purpose, as a pure function of the run's seed.
+
+    Every random stream (the start, the order of an epoch, its augmentation, ...) has its own, so
+    that none depends on how much another has drawn, and a resumed run needs no generator's state.
+    """
+    text = json.dumps([seed, *purpose])
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def train_spec(values: Mapping[str, Any]) -> TrainSpec:
+    """A TrainSpec from plain values, or one ValueError that lists all that is wrong with them."""
+    try:
+        return TrainSpec.model_validate(dict(values))
+    except ValidationError as error:
+        raise ValueError(explain(error)) from None
+
+
+def explain(error: ValidationError) -> str:
+    """A validation error as one line a problem: the field, the value, what is allowed."""
+    lines = []
+    for problem in error.errors():
+        field = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            lines.append(unknown("setting", field, TrainSpec.model_fields))
+        elif problem["type"] == "value_error":
+            lines.append(f"{field}: {problem['ctx']['error']}")
+        else:
+            allowed = problem["msg"].removeprefix("Input should be ")
+            lines.append(f"{field} = {problem['input']!r}: must be {allowed}")
+    return "\n".join(lines)
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """A sentence for a name nobody knows: the nearest known ones, or all if none is near."""
+    names = sorted(known)
+    nearest = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
+    if nearest:
+        return f"unknown {what} {name!r}; did you mean {' or '.join(nearest)}?"
+    return f"unknown {what} {name!r}; there is {', '.join(names) or 'none'}"
+
+
+def describe(spec: TrainSpec) -> str:
+    """A spec in a few words: what it is at first sight, then what departs from the defaults."""
+    head = f"{spec.model} · {spec.data} · {spec.unit} · seed {spec.seed} · {spec.scale}"
+    shown = {"kind", "model", "data", "unit", "seed", "scale"}
+    extras = spec.model_dump(exclude_defaults=True, exclude=shown)
+    parts = [f"{key}={value}" for key, value in _flat(extras)]
+    return " · ".join([head, *parts])
+
+
+def _flat(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    flat: list[tuple[str, Any]] = []
+    for key, value in values.items():
+        if isinstance(value, dict):
+            flat.extend(
+                (f"{key.removesuffix('_options')}.{option}", item) for option, item in value.items()
+            )
+        else:
+            flat.append((key, value))
+    return flat
