@@ -1,0 +1,117 @@
+"""Files that are whole or not there: written aside, flushed to the disk, then renamed.
+
+JSON and safetensors only, so that reading a file never runs what is in it.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Arrays = Mapping[str, np.ndarray[Any, Any]]
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace a file in one step; if that fails, the old one stays and nothing lies beside it."""
+    aside = path.with_name(f"{path.name}.{os.getpid()}.aside")
+    try:
+        with open(aside, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder survive a power cut, where the system can (not on Windows)."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def flush(path: Path) -> int:
+    """Bring a growing file (made if need be) to the disk and return its length."""
+    with open(path, "ab") as file:
+        os.fsync(file.fileno())
+        return file.tell()
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    write_bytes(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a file; None if the file is not there or is no such thing."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file with one a line, without the lines that a crash spoilt."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError:
+        return []
+    values = []
+    for line in lines:
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            values.append(value)
+    return values
+
+
+def save_tensors(path: Path, tensors: "Mapping[str, Tensor]", state: Mapping[str, Any]) -> None:
+    """Tensors with a JSON state in the file's header: one file, so one rename makes both new."""
+    from safetensors.torch import save
+
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_bytes(path, save(plain, metadata={"state": json.dumps(state, allow_nan=False)}))
+
+
+def load_tensors(path: Path) -> "tuple[dict[str, Any], dict[str, Tensor]]":
+    """What `save_tensors` wrote; ValueError if the file is damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            state = json.loads(file.metadata()["state"])
+            return state, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def save_arrays(path: Path, arrays: "Arrays") -> None:
+    from safetensors.numpy import save
+
+    write_bytes(path, save({name: np.ascontiguousarray(a) for name, a in arrays.items()}))
+
+
+def load_arrays(path: Path) -> "dict[str, np.ndarray[Any, Any]]":
+    """What `save_arrays` wrote; ValueError if the file is damaged."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        return dict(load_file(path))
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
