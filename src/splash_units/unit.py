@@ -38,16 +38,16 @@ def shared_splash(
     """What a module computes: the function, told who shares the slopes and how they learn."""
     features = a_pos.shape[1:]
     trailing = 0 if share == "layer" else _trailing(x, share, features, dim)
-    scale = automatic_scale(x, share, features) if grad_scale == "auto" else float(grad_scale)
+    scale = automatic_scale(x, share, features, dim) if grad_scale == "auto" else float(grad_scale)
     return scaled_splash(x, a_pos, a_neg, hinges, trailing, scale)
 
 
-def automatic_scale(x: Tensor, share: str, features: Sequence[int]) -> float:
-    """1/√(elements of one sample that share a slope)."""
+def automatic_scale(x: Tensor, share: str, features: Sequence[int], dim: int = 1) -> float:
+    """1/√(elements of one sample that share a slope); samples lie along the first dimension."""
     if share == "unit" or x.dim() < 2 or x.shape[0] == 0:
         return 1.0
     sharing = x.numel() // x.shape[0]
-    if share == "channel":
+    if share == "channel" and dim not in (0, -x.dim()):  # with channels first x is one sample
         sharing //= features[0]
     return 1.0 / math.sqrt(max(sharing, 1))
 
