@@ -1,0 +1,158 @@
+"""Augmentation of whole batches: uint8 pixels in, floats in [0, 1] out.
+
+`moderate` is the paper's scheme read as: flip with probability 1/2, then an independent whole-pixel
+shift of up to 5 along each axis of each image. `heavy` is our own definition, for the paper gives
+none: flip, rotation, scale and shift with bilinear sampling, and colour jitter.
+
+What moves in from outside an image is the channel's mean, which the networks' standardisation
+turns into zero. All randomness comes from one CPU generator in a few draws per batch, so that a
+seed fixes it on every device. Batches are (B, H, W, C) here: a row is then contiguous, which makes
+a shift a copy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+MAX_SHIFT = 5  # pixels
+MAX_ROTATION = math.radians(15)
+MAX_RESCALING = 0.2  # a factor between 0.8 and 1.2
+MAX_JITTER = 0.2  # of brightness, contrast and saturation, as factors
+MAX_HUE = 0.05  # of a full turn
+
+# In YIQ a colour is its luma and two axes of chroma: saturation scales the chroma, hue turns it. As
+# matrices on RGB: GREY keeps only the luma, TURN is a quarter turn of the chroma.
+RGB_TO_YIQ = torch.tensor([[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])
+GREY = RGB_TO_YIQ[0].expand(3, 3)
+TURN = (
+    torch.linalg.inv(RGB_TO_YIQ) @ torch.tensor([[0.0, 0, 0], [0, 0, -1], [0, 1, 0]]) @ RGB_TO_YIQ
+)
+
+
+def none(pixels: Tensor, fill: Tensor, generator: Generator | None) -> Tensor:
+    """Only the conversion to [0, 1]."""
+    return pixels.div(255)
+
+
+def moderate(pixels: Tensor, fill: Tensor, generator: Generator | None) -> Tensor:
+    """Random flips and whole-pixel shifts."""
+    flipped = torch.rand(len(pixels), generator=generator) < 0.5
+    shifts = torch.randint(-MAX_SHIFT, MAX_SHIFT + 1, (2, len(pixels)), generator=generator)
+    return flip_and_shift(pixels, flipped, shifts[0], shifts[1], fill)
+
+
+def heavy(pixels: Tensor, fill: Tensor, generator: Generator | None) -> Tensor:
+    """Random flips, rotations, scales, shifts and colours."""
+    count = len(pixels)
+    flipped = torch.rand(count, generator=generator) < 0.5
+    angle, scale, down, right, brightness, contrast, saturation, hue = (
+        2 * torch.rand(8, count, generator=generator) - 1
+    )
+    images = pixels.permute(0, 3, 1, 2).contiguous().div(255)
+    # Colours first, so that the fill stays the plain mean.
+    recoloured = recolour(
+        images,
+        1 + MAX_JITTER * brightness,
+        1 + MAX_JITTER * contrast,
+        1 + MAX_JITTER * saturation,
+        2 * math.pi * MAX_HUE * hue,
+    )
+    warped = warp(
+        recoloured,
+        flipped,
+        MAX_ROTATION * angle,
+        1 + MAX_RESCALING * scale,
+        MAX_SHIFT * down,
+        MAX_SHIFT * right,
+        fill,
+    )
+    return warped.permute(0, 2, 3, 1)
+
+
+Augmentation = Callable[[Tensor, Tensor, Generator | None], Tensor]
+AUGMENTATIONS: dict[str, Augmentation] = {"none": none, "moderate": moderate, "heavy": heavy}
+
+
+def flip_and_shift(
+    pixels: Tensor, flipped: Tensor, down: Tensor, right: Tensor, fill: Tensor
+) -> Tensor:
+    """Mirror the `flipped` images left to right, then move each by its own `down` and `right`."""
+    count, height, width, channels = pixels.shape
+    device = pixels.device
+    margin = int(torch.stack([down, right]).abs().max())
+
+    # The mirrored images are put last, so that one reversal of a slice mirrors them all; the gather
+    # at the end brings everybody back to their place.
+    straight, mirrored = (~flipped).nonzero().squeeze(1), flipped.nonzero().squeeze(1)
+    place = torch.cat([straight, mirrored]).argsort()
+    canvas_size = (height + 2 * margin, width + 2 * margin)
+    canvas = fill.repeat(math.prod(canvas_size)).expand(count, -1).contiguous()
+    canvas = canvas.view(count, *canvas_size, channels)
+    middle = canvas[:, margin : margin + height, margin : margin + width]
+    torch.div(pixels.index_select(0, straight.to(device)), 255, out=middle[: len(straight)])
+    torch.div(pixels.index_select(0, mirrored.to(device)).flip(2), 255, out=middle[len(straight) :])
+
+    # Every stretch of `width` pixels in the canvas, as a view: a shift picks one for each row.
+    stretches = canvas.flatten().unfold(0, width * channels, channels)
+    rows = place.unsqueeze(1) * canvas_size[0] + margin - down.unsqueeze(1) + torch.arange(height)
+    starts = rows * canvas_size[1] + (margin - right).unsqueeze(1)
+    shifted = stretches.index_select(0, starts.flatten().to(device))
+    return shifted.view(count, height, width, channels)
+
+
+def recolour(
+    images: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor, hue: Tensor
+) -> Tensor:
+    """Change the colours of (B, C, H, W) images in [0, 1]; `hue` is an angle, the rest are factors.
+
+    In this order: brightness multiplies, contrast scales about the image's mean luma, saturation
+    scales about each pixel's luma, hue turns the chroma in YIQ. Each step is affine in the pixel,
+    so that all four are one matrix and one offset per image, and values are cut to [0, 1] once, at
+    the end. Saturation and hue mean nothing to grey images and leave them alone.
+    """
+    flat = images.flatten(2)
+    brightness, contrast, saturation, hue = (
+        knob.view(-1, 1, 1).to(images) for knob in (brightness, contrast, saturation, hue)
+    )
+    if images.shape[1] == 3:
+        grey, turn = GREY.to(images), TURN.to(images)
+        chroma = hue.cos() * (torch.eye(3).to(images) - grey) + hue.sin() * turn
+        matrix = brightness * contrast * (grey + saturation * chroma)
+    else:
+        grey = torch.ones(1, 1).to(images)
+        matrix = brightness * contrast
+    # Saturation and hue leave grey alone, so the mean luma passes through them unchanged.
+    mean_luma = grey @ flat.mean(2, keepdim=True)
+    recoloured = torch.baddbmm(brightness * (1 - contrast) * mean_luma, matrix, flat)
+    return recoloured.clamp_(0, 1).view_as(images)
+
+
+def warp(
+    images: Tensor,
+    flipped: Tensor,
+    angle: Tensor,
+    scale: Tensor,
+    down: Tensor,
+    right: Tensor,
+    fill: Tensor,
+) -> Tensor:
+    """Flip, turn, scale and move (B, C, H, W) images about their centres, sampled bilinearly."""
+    count, _, height, width = images.shape
+    y = torch.arange(height).view(1, -1, 1) - ((height - 1) / 2 + down.view(-1, 1, 1))
+    x = torch.arange(width).view(1, 1, -1) - ((width - 1) / 2 + right.view(-1, 1, 1))
+    # Backwards: for each pixel of the result, where it was in the source, from the centre and in
+    # the units of grid_sample, half the image.
+    cosine = (angle.cos() / scale).view(-1, 1, 1)
+    sine = (angle.sin() / scale).view(-1, 1, 1)
+    mirror = torch.where(flipped, -2 / width, 2 / width).view(-1, 1, 1)
+    grid = torch.empty(count, height, width, 2)
+    torch.add(mirror * cosine * x, mirror * sine * y, out=grid[..., 0])
+    torch.sub(2 / height * cosine * y, 2 / height * sine * x, out=grid[..., 1])
+    # Sampled as differences from the fill, so that grid_sample's zeros are the fill.
+    fill = fill.view(1, -1, 1, 1)
+    return F.grid_sample(images - fill, grid.to(images), align_corners=False).add_(fill)
