@@ -117,17 +117,18 @@ def interpolating_slopes(f: Function, hinges: Sequence[float]) -> tuple[Tensor, 
         )
     last_step = hinges[-1] - hinges[-2] if len(hinges) > 1 else 1.0
     points = torch.tensor([*hinges, hinges[-1] + last_step], dtype=torch.float64)
-    return _changes_of_slope(f, points), _changes_of_slope(lambda x: f(-x), points)
+    return _changes_of_slope(f, points), _changes_of_slope(f, -points)
 
 
 def _changes_of_slope(f: Function, points: Tensor) -> Tensor:
+    """a of one side, whose `points` lead away from zero."""
     values = sampled(f, points.tolist())
     if not values.isfinite().all():
         raise ValueError(
             f"the function is not finite at {points[~values.isfinite()].tolist()}, "
             "where a hinge needs its value"
         )
-    segment_slopes = values.diff() / points.diff()
+    segment_slopes = values.diff() / points.abs().diff()
     return segment_slopes.diff(prepend=torch.zeros(1, dtype=torch.float64))
 
 
