@@ -334,6 +334,13 @@ def test_the_output_has_the_inputs_type_and_parameters_stay_float32(name, dtype)
     torch.testing.assert_close(y.double(), exact, rtol=few_roundings, atol=few_roundings)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", [n for n in NAMES if n.startswith(("apl-lea", "swish-", "srelu"))])
+def test_half_precision_is_rounded_once(name, dtype):
+    unit, x = every_rival()[name], images(name, dtype)
+    assert torch.equal(unit(x), unit(x.float()).to(dtype))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_autocast_keeps_the_type_and_the_slopes_precision(name):
     unit, x = every_rival()[name], images(name, torch.bfloat16)

@@ -116,7 +116,7 @@ def register(
             f"there already is a unit {name!r}; take another name, or replace=True. "
             f"Taken are {', '.join(names())}"
         )
-    if not callable(build):
+    if not callable(build) or isinstance(build, nn.Module):  # one module would serve all layers
         raise TypeError(f"build must be a function of (features, dim, **options), got {build!r}")
     _entries[name] = _Entry(build, inputs_per_output, with_batch_norm)
 
