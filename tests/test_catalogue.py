@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -122,6 +123,19 @@ def test_channels():
     assert channels((7,), dim=3) == 7
     assert channels((6, 4, 5)) == 6
     assert channels((9, 6), dim=2) == channels((9, 6), dim=-1) == 6
+
+
+def test_the_page_on_units_has_every_name_and_every_default():
+    page = Path(__file__).parent.parent / "docs" / "units.md"
+    rows = {line.split("`")[1]: line for line in page.read_text().splitlines() if line[:3] == "| `"}
+    assert sorted(rows) == sorted(names())
+    for name in names():
+        entry = catalogue._entries[name]
+        options = entry._option_parameters().values()
+        said = ", ".join(f"{p.name}={p.default!r}".replace("'", '"') for p in options)
+        for fixed, _ in entry.fixed:
+            said = f"those of `splash` but `{fixed}`"
+        assert said in rows[name]
 
 
 # Batch norm.
