@@ -125,8 +125,12 @@ def test_dead_segments_have_names() -> None:
 
 def test_a_table_of_shares() -> None:
     (visits,) = occupancy(Splash(3), torch.tensor([-2.0, -0.5, 0.5, 0.6])).values()
-    lines = [line.split("  ") for line in str(visits).splitlines()]
-    assert [line[-1].strip() for line in lines] == ["25.000 %", "25.000 %", "50.000 %", "0.000 %"]
+    assert str(visits).splitlines() == [
+        "(-inf, -1)   25.000 %",
+        "[-1, 0)      25.000 %",
+        "[0, 1)       50.000 %",
+        "[1, inf)      0.000 %",
+    ]
 
 
 # --- networks and batches ---------------------------------------------------------------------

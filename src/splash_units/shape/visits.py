@@ -52,8 +52,10 @@ class Occupancy:
     def __str__(self) -> str:
         if self.shape.groups:
             return f"{self.total.sum()} inputs, {int(self.dead.sum())} dead of {self.dead.numel()}"
-        rows = zip(self.shape.segment_names, self.fractions.tolist(), strict=True)
-        return "\n".join(f"{name:>16}  {100 * share:7.3f} %" for name, share in rows)
+        names = self.shape.segment_names
+        width = max(map(len, names))
+        rows = zip(names, self.fractions.tolist(), strict=True)
+        return "\n".join(f"{name:<{width}}  {100 * share:7.3f} %" for name, share in rows)
 
 
 def _group(index: tuple[int, ...]) -> str:
