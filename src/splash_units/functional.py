@@ -36,12 +36,12 @@ def _reference(
     x: Tensor, a_pos: Tensor, a_neg: Tensor, hinges: Tensor, trailing: int, grad_scale: float
 ) -> Tensor:
     a_pos, a_neg = (
-        _scale_gradient(a, grad_scale).reshape(a.shape + (1,) * trailing) for a in (a_pos, a_neg)
+        scale_gradient(a, grad_scale).reshape(a.shape + (1,) * trailing) for a in (a_pos, a_neg)
     )
     return reference.splash(x, a_pos, a_neg, hinges)
 
 
-def _scale_gradient(a: Tensor, factor: float) -> Tensor:
+def scale_gradient(a: Tensor, factor: float) -> Tensor:
     """`a` to the last bit, with its gradient times `factor` (a·f + a·(1 − f) would round)."""
     if factor == 1.0:
         return a

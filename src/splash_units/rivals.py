@@ -32,15 +32,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from splash_units.functional import _scale_gradient, splash
+from splash_units.functional import scale_gradient, splash
 from splash_units.unit import (
     SHARES,
     Share,
-    _checked_features,
-    _checked_grad_scale,
-    _one_of,
-    _trailing,
     automatic_scale,
+    checked_features,
+    checked_grad_scale,
+    one_of,
+    trailing_dimensions,
 )
 
 GradScale = float | Literal["auto"]
@@ -300,18 +300,18 @@ class _Sharing:
     def of(
         cls, share: str, features: int | Sequence[int] | None, dim: int, grad_scale: float | str
     ) -> "_Sharing":
-        _one_of("share", share, SHARES)
-        return cls(share, _checked_features(share, features), dim, _checked_grad_scale(grad_scale))
+        one_of("share", share, SHARES)
+        return cls(share, checked_features(share, features), dim, checked_grad_scale(grad_scale))
 
     def spread(self, parameter: Tensor, x: Tensor) -> Tensor:
         """`parameter` in a shape that broadcasts against x, its gradient scaled."""
         layer = self.share == "layer"
-        trailing = 0 if layer else _trailing(x, self.share, self.features, self.dim)
+        trailing = 0 if layer else trailing_dimensions(x, self.share, self.features, self.dim)
         if self.grad_scale == "auto":
             scale = automatic_scale(x, self.share, self.features, self.dim)
         else:
             scale = float(self.grad_scale)
-        return _scale_gradient(parameter, scale).reshape(parameter.shape + (1,) * trailing)
+        return scale_gradient(parameter, scale).reshape(parameter.shape + (1,) * trailing)
 
     def __str__(self) -> str:
         features = "" if self.share == "layer" else f", features={self.features}, dim={self.dim}"
@@ -351,7 +351,7 @@ def _check_floating(x: Tensor) -> None:
 
 
 def _check_channels(x: Tensor, dim: int, channels: int) -> None:
-    _trailing(x, "channel", (channels,), dim)
+    trailing_dimensions(x, "channel", (channels,), dim)
 
 
 def _widened(x: Tensor) -> Tensor:

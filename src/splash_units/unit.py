@@ -37,7 +37,7 @@ def shared_splash(
 ) -> Tensor:
     """What a module computes: the function, told who shares the slopes and how they learn."""
     features = a_pos.shape[1:]
-    trailing = 0 if share == "layer" else _trailing(x, share, features, dim)
+    trailing = 0 if share == "layer" else trailing_dimensions(x, share, features, dim)
     scale = automatic_scale(x, share, features, dim) if grad_scale == "auto" else float(grad_scale)
     return scaled_splash(x, a_pos, a_neg, hinges, trailing, scale)
 
@@ -52,7 +52,7 @@ def automatic_scale(x: Tensor, share: str, features: Sequence[int], dim: int = 1
     return 1.0 / math.sqrt(max(sharing, 1))
 
 
-def _trailing(x: Tensor, share: str, features: Sequence[int], dim: int) -> int:
+def trailing_dimensions(x: Tensor, share: str, features: Sequence[int], dim: int) -> int:
     """How many dimensions of x stand right of the one(s) the slopes belong to."""
     if share == "unit":
         if x.shape[1:] != features:
@@ -109,13 +109,13 @@ class Splash(nn.Module):
     ) -> None:
         super().__init__()
         positions = default_hinges(num_hinges) if hinges is None else checked_hinges(hinges)
-        self.share = _one_of("share", share, SHARES)
-        self.features = _checked_features(share, features)
+        self.share = one_of("share", share, SHARES)
+        self.features = checked_features(share, features)
         self.dim = _checked_dim(dim)
         self.constraint = (
-            None if constraint is None else _one_of("constraint", constraint, CONSTRAINTS)
+            None if constraint is None else one_of("constraint", constraint, CONSTRAINTS)
         )
-        self.grad_scale = _checked_grad_scale(grad_scale)
+        self.grad_scale = checked_grad_scale(grad_scale)
         self.init = (
             init if isinstance(init, str) else getattr(init, "__name__", type(init).__name__)
         )
@@ -224,13 +224,13 @@ def _project_after_load(unit: nn.Module, _: object) -> None:
 register_optimizer_step_post_hook(_project_stepped)
 
 
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
+def one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
         raise ValueError(f"unknown {name} {value!r}: choose one of {', '.join(map(repr, allowed))}")
     return value
 
 
-def _checked_features(share: str, features: int | Sequence[int] | None) -> tuple[int, ...]:
+def checked_features(share: str, features: int | Sequence[int] | None) -> tuple[int, ...]:
     """The shape that slopes have beside their rows: () for a layer, (C,), or that of a sample."""
     if share == "layer":
         return ()
@@ -251,7 +251,7 @@ def _checked_dim(dim: int) -> int:
     return dim
 
 
-def _checked_grad_scale(grad_scale: float | str) -> float | str:
+def checked_grad_scale(grad_scale: float | str) -> float | str:
     if grad_scale == "auto":
         return grad_scale
     if not isinstance(grad_scale, int | float) or not 0 < grad_scale < math.inf:
