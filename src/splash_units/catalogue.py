@@ -54,7 +54,7 @@ class Unit:
         `features` may also be the shape of one sample of its output, which units with a shape for
         each neuron (share="unit") need.
         """
-        return _entry(self.name).module(checked_features(features), dim, self.options)
+        return _entry(self.name).module(sample_shape(features), dim, self.options)
 
     def with_batch_norm(self, features: Features, **batch_norm_options: Any) -> nn.Module:
         """Batch norm, then the unit, as one fused module where there is one.
@@ -62,7 +62,7 @@ class Unit:
         `features` is a number of output channels, for inputs of shape (N, C), or the shape (C,) or
         (C, H, W) of one sample of the output.
         """
-        entry, shape = _entry(self.name), checked_features(features)
+        entry, shape = _entry(self.name), sample_shape(features)
         if len(shape) not in (1, 3):
             raise ValueError(f"batch norm needs features C, (C,) or (C, H, W), got {features!r}")
         fused = entry.fused(shape, batch_norm_options, self.options)
@@ -128,7 +128,7 @@ def channels(features: Sequence[int], dim: int = 1) -> int:
     return features[dim - 1 if dim > 0 else dim]
 
 
-def checked_features(features: Features) -> Shape:
+def sample_shape(features: Features) -> Shape:
     """`features` as a tuple of positive whole numbers, or an error that names it."""
     shape = (features,) if isinstance(features, int) else tuple(features)
     if not shape or not all(isinstance(n, int) and n is not True and n > 0 for n in shape):
