@@ -174,9 +174,9 @@ class Splash(nn.Module):
 
     def extra_repr(self) -> str:
         said = [f"num_hinges={self.num_hinges}"]
-        positions = tuple(self.hinges.tolist())
-        if positions != tuple(torch.tensor(default_hinges(self.num_hinges)).tolist()):
-            said.append(f"hinges={tuple(round(b, 4) for b in positions)}")
+        default = torch.tensor(default_hinges(self.num_hinges))
+        if not self.hinges.is_meta and self.hinges.tolist() != default.tolist():
+            said.append(f"hinges={tuple(round(b, 4) for b in self.hinges.tolist())}")
         if self.init != "relu":
             said.append(f"init={self.init!r}")
         if self.share != "layer":
