@@ -206,6 +206,36 @@ def test_compiled_networks_are_seen_into(nested: bool) -> None:
     assert torch.equal(next(iter(found.values())).counts, expected.counts)
 
 
+class Normalised(Splash):
+    """A unit with batch norm in front, and torch's names for what that needs."""
+
+    def __init__(self, norm: nn.BatchNorm1d | nn.BatchNorm2d) -> None:
+        super().__init__()
+        self.norm = norm
+        self.running_mean, self.running_var = norm.running_mean, norm.running_var
+        self.weight, self.bias, self.eps = norm.weight, norm.bias, norm.eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.norm(x))
+
+
+@pytest.mark.parametrize("running", [True, False])
+@pytest.mark.parametrize("affine", [True, False])
+def test_units_that_normalise_count_what_they_have_normalised(running: bool, affine: bool) -> None:
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(3, track_running_stats=running, affine=affine, eps=0.1)
+    x = 5 + 4 * torch.randn(8, 3, 5, 5)
+    if affine:
+        nn.init.normal_(norm.weight)
+        nn.init.normal_(norm.bias)
+    norm(x)
+    (apart,) = occupancy(nn.Sequential(norm, Splash()), x).values()
+    (fused,) = occupancy(Normalised(norm), x).values()
+    assert torch.equal(fused.counts, apart.counts)
+    (raw,) = occupancy(Splash(), x).values()
+    assert not torch.equal(fused.counts, raw.counts)
+
+
 # --- nothing changes --------------------------------------------------------------------------
 
 

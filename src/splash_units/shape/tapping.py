@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import batch_norm
 
 from splash_units.unit import Splash
 
@@ -50,8 +51,18 @@ def observe_inputs(
 
 
 def activation_input(unit: Splash, x: Tensor) -> Tensor:
-    """What the shape is applied to in eval mode: x, normalised first where the unit does that."""
-    return x
+    """What the shape is applied to in eval mode: x, normalised first where the unit does that.
+
+    A unit that normalises is known by having what torch's batch norms have; like them, it takes the
+    batch's own statistics if it keeps no running ones.
+    """
+    if not hasattr(unit, "running_mean"):
+        return x
+    norm: Any = unit
+    by_batch = norm.running_mean is None
+    return batch_norm(
+        x, norm.running_mean, norm.running_var, norm.weight, norm.bias, by_batch, eps=norm.eps
+    )
 
 
 def _run(model: nn.Module, batch: Any, device: torch.device) -> None:
