@@ -219,6 +219,17 @@ def test_bad_input() -> None:
         plot(Splash(), columns=0)
 
 
+def test_where_a_figure_can_not_be_saved_is_said_before_any_batch_runs(tmp_path: Path) -> None:
+    def batches() -> Iterator[Tensor]:
+        pytest.fail("a batch ran")
+        yield
+
+    with pytest.raises(ValueError, match=r"no picture format 'npz'.*png"):
+        plot(Splash(), batches(), tmp_path / "shapes.npz")
+    with pytest.raises(FileNotFoundError, match=r"nowhere to save shapes\.png"):
+        plot(Splash(), batches(), tmp_path / "nowhere" / "shapes.png")
+
+
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     real_import = builtins.__import__
 

@@ -147,6 +147,19 @@ def test_memory_is_bounded_and_records_stay_evenly_spaced(steps: int) -> None:
     assert history.slopes["0"][:, 0, 1].tolist() == list(history.steps)
 
 
+def test_the_first_record_is_kept_whatever_its_number() -> None:
+    model = network()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    shapes = track(model, most=4)
+    shapes.record(7)
+    with shapes:
+        for _ in range(20):
+            step(model, optimizer)
+    assert shapes.history.steps[0] == 7
+    assert shapes.history.steps[-1] == 27
+    assert shapes.history.shapes("1")[0].slopes.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
 # --- files ------------------------------------------------------------------------------------
 
 
@@ -227,6 +240,8 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 def test_bad_input() -> None:
     with pytest.raises(ValueError, match="no SPLASH units"):
         track(nn.ReLU())
+    with pytest.raises(TypeError, match="float"):
+        track(Splash()).record(1.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least 2"):
         track(Splash(), most=1)
     with pytest.raises(ValueError, match="nothing was recorded"):

@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -69,6 +70,8 @@ def plot(
         title: above it all.
     """
     pyplot = _pyplot()
+    if path is not None:
+        _check_path(path)
     panels = _panels(subject)
     limit = _checked_limit(limit, panels)
     if batches is not None:
@@ -108,6 +111,18 @@ def _pyplot() -> Any:
             'plot needs matplotlib: pip install "splash-units[plot]"', name="matplotlib"
         ) from error
     return pyplot
+
+
+def _check_path(path: str | os.PathLike[str]) -> None:
+    """Before any batch runs: that the figure can be saved there."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    folder, ending = Path(path).parent, Path(path).suffix.removeprefix(".").lower()
+    formats = FigureCanvasBase.get_supported_filetypes()
+    if ending and ending not in formats:
+        raise ValueError(f"no picture format {ending!r} (of {path}): one of {', '.join(formats)}")
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder} to save {Path(path).name} in")
 
 
 def _panels(subject: nn.Module | Track | History) -> list[Panel]:

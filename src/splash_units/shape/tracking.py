@@ -1,5 +1,6 @@
 """Shapes as they change during training: recorded, kept on disk, read back."""
 
+import operator
 import os
 from dataclasses import dataclass
 from itertools import pairwise
@@ -108,11 +109,12 @@ class Track:
 
     def record(self, step: int) -> None:
         """Note all shapes as they are now, under a number that doesn't fall; the same replaces."""
+        step = operator.index(step)
         if self._steps and step < self._steps[-1]:
             raise ValueError(f"step {step} comes after step {self._steps[-1]}")
         if self._steps and step == self._steps[-1]:
             self._forget([len(self._steps) - 1])
-        self._steps.append(int(step))
+        self._steps.append(step)
         for name, unit in self._units.items():
             now = torch.stack([unit.a_pos.detach(), unit.a_neg.detach()])
             wide = torch.promote_types(now.dtype, torch.float32)  # NumPy has no bfloat16
