@@ -113,6 +113,13 @@ def test_only_the_interval_is_asked_for() -> None:
     )
 
 
+def test_beyond_the_interval_the_unit_goes_straight_on() -> None:
+    shape = fit(torch.square, -1.1, 3, 11).shape  # hinges at multiples of 0.5
+    assert shape.slopes[:4].tolist() == pytest.approx([-2.1] * 4, abs=1e-6)  # from −1 to −1.1
+    assert shape.slopes[4].item() == pytest.approx(-1.5, abs=1e-6)
+    assert fit(torch.square, 0, 3, 11).shape.slopes[:6].tolist() == [0.0] * 6
+
+
 @pytest.mark.parametrize(
     ("f", "low", "high", "second_derivative"),
     [

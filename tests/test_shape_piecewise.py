@@ -81,6 +81,7 @@ def test_limits_at_infinity_and_nan() -> None:
     assert segments(Splash())(infinities).tolist() == [0.0, math.inf]
     assert segments(with_slopes([1.0, -1.0], [0.5, -0.5]))(infinities).tolist() == [0.5, 1.0]
     assert segments(Splash())(torch.tensor([math.nan, -1.0])).isnan().tolist() == [True, False]
+    assert segments(with_slopes([1.0, -1.0], [0.0, 0.0]))(math.nan).isnan()  # flat at both ends
 
 
 def test_points_may_be_numbers_lists_and_tensors_of_any_rank() -> None:
