@@ -105,7 +105,7 @@ def test_a_spec_is_frozen():
         ({"batch_size": 1}, "batch_size = 1: must be greater than or equal to 2"),
         ({"lr": 0}, "lr = 0: must be greater than 0"),
         ({"lr": math.nan}, "lr = nan: must be a finite number"),
-        ({"slope_lr": -1}, "slope_lr = -1: must be greater than or equal to 0"),
+        ({"slope_lr": 0}, "slope_lr = 0: must be greater than 0"),
         ({"weight_decay": math.inf}, "weight_decay = inf: must be a finite number"),
         ({"precision": "float16"}, "precision = 'float16': must be 'float32' or 'bfloat16'"),
         ({"unit_options": {"f": math.sin}}, "unit_options: .* only JSON values can be options"),

@@ -51,34 +51,40 @@ class TrainSpec(BaseModel):
     )
 
     kind: Literal["train"] = "train"
-    model: Name = Field("lenet5", description="the network")
-    model_options: Options = Field({}, description="options of the network")
-    data: Name = Field("digits", description="the data set")
-    unit: Name = Field("splash", description="the activation unit")
-    unit_options: Options = Field({}, description="options of the unit")
-    seed: int = Field(0, ge=0, lt=2**63, description="fixes start, order, augmentation, dropout")
-    scale: Scale = Field("short", description="smoke: seconds; short: a part; paper: all")
+    model: Name = Field(default="lenet5", description="the network")
+    model_options: Options = Field(default={}, description="options of the network")
+    data: Name = Field(default="digits", description="the data set")
+    unit: Name = Field(default="splash", description="the activation unit")
+    unit_options: Options = Field(default={}, description="options of the unit")
+    seed: int = Field(
+        default=0, ge=0, lt=2**63, description="fixes start, order, augmentation, dropout"
+    )
+    scale: Scale = Field(default="short", description="smoke: seconds; short: a part; paper: all")
     augment: Literal["none", "moderate", "heavy"] = Field(
-        "none", description="augmentation of the training images"
+        default="none", description="augmentation of the training images"
     )
-    recipe: Name = Field("primary", description="variant of the network's recipe")
-    epochs: int | None = Field(None, ge=1, description="epochs, instead of the scale's")
+    recipe: Name = Field(default="primary", description="variant of the network's recipe")
+    epochs: int | None = Field(default=None, ge=1, description="epochs, instead of the scale's")
     fraction: float | None = Field(
-        None, gt=0, le=1, description="part of the training images, instead of the scale's"
+        default=None, gt=0, le=1, description="part of the training images, instead of the scale's"
     )
-    batch_size: int | None = Field(None, ge=2, description="images a step, instead of the recipe's")
-    optimizer: Literal["sgd", "adam"] = Field("sgd", description="sgd is the recipes'")
+    batch_size: int | None = Field(
+        default=None, ge=2, description="images a step, instead of the recipe's"
+    )
+    optimizer: Literal["sgd", "adam"] = Field(default="sgd", description="sgd is the recipes'")
     lr: float | None = Field(
-        None, gt=0, description="learning rate at the start, instead of the recipe's"
+        default=None, gt=0, description="learning rate at the start, instead of the recipe's"
     )
     slope_lr: float = Field(
-        1.0, ge=0, description="factor on the learning rate of the units' slopes"
+        default=1.0, gt=0, description="factor on the learning rate of the units' slopes"
     )
     weight_decay: float | None = Field(
-        None, ge=0, description="on kernels, instead of the recipe's"
+        default=None, ge=0, description="on kernels, instead of the recipe's"
     )
-    precision: Literal["float32", "bfloat16"] = Field("float32", description="bfloat16: autocast")
-    compile: bool = Field(False, description="torch.compile the network")
+    precision: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="bfloat16: autocast"
+    )
+    compile: bool = Field(default=False, description="torch.compile the network")
 
     def __hash__(self) -> int:
         return hash(digest(self))
