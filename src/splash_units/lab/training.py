@@ -1,0 +1,267 @@
+"""train(spec): one flat loop that yields what happened; the caller records it.
+
+A spec ends with the same bits every time, on one machine and at one number of threads: each random
+stream is a pure function of the seed, its purpose, the epoch and (for dropout) the step, so nothing
+else in the process matters and a checkpoint holds no generator's state. While the caller looks at
+an event, the process has its own threads and generators back.
+
+The training error is the one met in passing, in training mode, as Keras reports it.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from splash_units.lab import data
+from splash_units.lab.assembly import (
+    build_network,
+    build_optimizer,
+    constants_of,
+    laid_out,
+    network_arguments,
+    restore,
+    set_learning_rate,
+    slopes_of,
+    snapshot,
+    state_of,
+    wants_channels_last,
+)
+from splash_units.lab.events import (
+    Checkpoint,
+    Diverged,
+    Epoch,
+    EpochDone,
+    Event,
+    Finished,
+    Progress,
+    Started,
+)
+from splash_units.lab.plan import Plan, plan
+from splash_units.lab.process import (
+    Clock,
+    autocast,
+    own_settings,
+    pick_device,
+    pick_threads,
+    seed_dropout,
+    stream,
+)
+from splash_units.lab.spec import TrainSpec
+
+# Slopes move most at first: they are also recorded at these parts of the first epoch.
+EARLY_SNAPSHOTS = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
+REPORT_SECONDS = 0.5
+TEST_BATCH = 256
+
+
+def train(
+    spec: TrainSpec,
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    resume: Checkpoint | None = None,
+    split_seconds: bool = False,
+) -> Iterator[Event]:
+    """Train the network of a spec, from its start or from a checkpoint, and yield what happens."""
+    place = pick_device(device)
+    threads = pick_threads(threads)
+    images = resident(data.load(spec.data), place)
+    planned = plan(spec, len(images.train_labels), len(images.test_labels))
+    network = laid_out(build_network(spec, network_arguments(images)).to(place))
+    optimizer = build_optimizer(spec, planned, network)
+    if resume:
+        restore(network, optimizer, resume.tensors)
+    last, best = (resume.last, resume.best) if resume else (None, None)
+    forward = cast(nn.Module, torch.compile(network)) if spec.compile else network
+    slopes = slopes_of(network)
+    early = {math.ceil(planned.steps * part) for part in EARLY_SNAPSHOTS} - {planned.steps}
+    yield Started(
+        plan=planned,
+        device=str(place),
+        threads=threads,
+        epochs_done=last.epoch if last else 0,
+        parameters=sum(p.numel() for p in network.parameters()),
+        network_arguments=network_arguments(images),
+        slopes=snapshot(slopes),
+        constants=snapshot(constants_of(network)),
+    )
+
+    for epoch in range(last.epoch if last else 0, planned.epochs):
+        network.train()
+        batches = training_batches(spec, planned, images, epoch, wants_channels_last(network))
+        clock, tally, step = Clock(place, split_seconds), Tally(place), 0
+        while step < planned.steps:
+            before = snapshot(slopes)
+            pause = min((s for s in early if s > step and epoch == 0), default=planned.steps)
+            with own_settings(place, threads):
+                clock.start()
+                for x, y in islice(batches, pause - step):
+                    clock.lap("data")
+                    lr = planned.recipe.learning_rate(step, epoch, planned.steps)
+                    set_learning_rate(optimizer, lr, spec.slope_lr)
+                    seed_dropout(spec.seed, epoch, step, place)
+                    with autocast(place, spec.precision):
+                        logits = forward(x)
+                        loss = F.cross_entropy(logits, y)
+                    clock.lap("forward")
+                    if not tally.add(loss, logits, y):
+                        break
+                    optimizer.zero_grad()
+                    loss.backward()  # type: ignore[no-untyped-call]
+                    clock.lap("backward")
+                    optimizer.step()
+                    step += 1
+                    if clock.lap("step") > REPORT_SECONDS:
+                        break
+                clock.stop()
+            if not math.isfinite(tally.loss()):
+                yield diverged("training", epoch, step, network, before)
+                return
+            due = snapshot(slopes) if epoch == 0 and step in early else None
+            yield Progress(epoch + 1, step, tally.loss(), due)
+
+        with own_settings(place, threads):
+            test_clock = Clock(place).start()
+            test = evaluate(forward, images, planned.test_images, spec.precision)
+            test_clock.stop()
+        if not math.isfinite(test.loss()):
+            yield diverged("test", epoch, step, network, snapshot(slopes))
+            return
+        last = Epoch(
+            epoch=epoch + 1,
+            train_loss=tally.loss(),
+            train_error=tally.error(),
+            test_loss=test.loss(),
+            test_error=test.error(),
+            lr=lr,
+            seconds=clock.seconds,
+            test_seconds=test_clock.seconds,
+            split=clock.split,
+        )
+        best = last if best is None or last.test_error < best.test_error else best
+        checkpoint = Checkpoint(last, best, state_of(network, optimizer))
+        yield EpochDone(last, snapshot(slopes), checkpoint)
+
+    assert last, "a plan has at least one epoch"
+    assert best, "the last epoch is a candidate"
+    yield Finished(last, best, network.state_dict())
+
+
+class Tally:
+    """Loss and errors summed on the device: reading them is what waits for it, adding is not."""
+
+    def __init__(self, place: torch.device) -> None:
+        self.images = 0
+        self._loss = torch.zeros((), device=place)
+        self._wrong = torch.zeros((), dtype=torch.int64, device=place)
+
+    def add(self, loss: Tensor, logits: Tensor, labels: Tensor) -> bool:
+        """Add a batch; False if its loss is known not to be finite (a CPU knows at once)."""
+        loss = loss.detach()
+        self.images += len(labels)
+        self._loss += loss * len(labels)
+        self._wrong += (logits.detach().argmax(1) != labels).sum()
+        return loss.device.type != "cpu" or math.isfinite(loss.item())
+
+    def loss(self) -> float:
+        return self._loss.item() / max(1, self.images)
+
+    def error(self) -> float:
+        return int(self._wrong.item()) / max(1, self.images)
+
+
+def resident(images: data.DataSet, place: torch.device) -> data.DataSet:
+    """The data set on the device, whole: as bytes it fits, and no step waits for it."""
+    names = ("train_images", "train_labels", "test_images", "test_labels")
+    return replace(images, **{name: getattr(images, name).to(place) for name in names})
+
+
+def training_batches(
+    spec: TrainSpec, planned: Plan, images: data.DataSet, epoch: int, channels_last: bool
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The batches of one epoch: order and augmentation depend on the seed and the epoch alone."""
+    used = part_of(len(images.train_labels), planned.train_images)
+    order = torch.randperm(len(used), generator=stream(spec.seed, "order", epoch))
+    return iter(
+        data.batches(
+            images.train_images,
+            images.train_labels,
+            planned.recipe.batch_size,
+            order=used[order],
+            augment=spec.augment,
+            generator=stream(spec.seed, "augmentation", epoch),
+            fill=images.mean,
+            device=images.train_images.device,
+            channels_last=channels_last,
+        )
+    )
+
+
+def part_of(available: int, wanted: int) -> Tensor:
+    """Which images a part of a data set holds: the same ones for every seed, unit and network.
+
+    They are drawn rather than the first ones, for a data set may be sorted by class.
+    """
+    if wanted == available:
+        return torch.arange(available)
+    return torch.randperm(available, generator=stream(0, "part"))[:wanted].sort().values
+
+
+@torch.inference_mode()
+def evaluate(
+    network: nn.Module,
+    images: data.DataSet,
+    count: int,
+    precision: str = "float32",
+) -> Tally:
+    """Loss and error on `count` of the test images, in eval mode; the network's mode is kept."""
+    place = images.test_images.device
+    tally = Tally(place)
+    was_training = network.training
+    network.eval()
+    batches = data.batches(
+        images.test_images,
+        images.test_labels,
+        TEST_BATCH,
+        order=part_of(len(images.test_labels), count),
+        device=place,
+        channels_last=wants_channels_last(network),
+    )
+    for x, y in batches:
+        with autocast(place, precision):
+            logits = network(x)
+            loss = F.cross_entropy(logits, y)
+        tally.add(loss, logits, y)
+    network.train(was_training)
+    return tally
+
+
+def diverged(
+    loss: str, epoch: int, step: int, network: nn.Module, before: Mapping[str, Tensor]
+) -> Diverged:
+    """Name the unit with the largest slope.
+
+    On a CPU the loss is checked before the backward pass spreads NaN over all parameters, so the
+    slopes as they are now tell. Elsewhere NaN may have spread; then those of the last report do.
+    """
+    now = snapshot(slopes_of(network))
+    spread = bool(now) and all(not slope.isfinite().all() for slope in now.values())
+    sizes = {
+        name: float(slope.abs().nan_to_num(nan=math.inf, posinf=math.inf).max())
+        for name, slope in (before if spread else now).items()
+    }
+    worst = max(sizes, key=lambda name: sizes[name], default=None)
+    return Diverged(
+        epoch=epoch + 1,
+        step=step,
+        loss=loss,
+        layer=worst.rpartition(".")[0] if worst else None,
+        largest_slope=sizes[worst] if worst and math.isfinite(sizes[worst]) else None,
+        state=network.state_dict(),
+    )
