@@ -52,8 +52,12 @@ def test_is_typed() -> None:
     assert resources.files("splash_units").joinpath("py.typed").is_file()
 
 
-def test_public_names_are_there() -> None:
-    assert {"Splash", "splash", "freeze_shapes"} <= set(vars(splash_units))
+@pytest.mark.parametrize(
+    "name", ["Splash", "splash", "convert", "parameter_groups", "fold", "freeze_shapes"]
+)
+def test_public_names_are_callable(name: str) -> None:
+    """`convert` above all: a submodule of the same name must not hide the function."""
+    assert callable(getattr(splash_units, name))
 
 
 def test_wheel_carries_every_source_file(wheel: zipfile.ZipFile) -> None:

@@ -1,5 +1,8 @@
 """SPLASH units: learnable piecewise-linear activations at the price of ReLU."""
 
+from splash_units.convert import convert as convert
+from splash_units.convert import fold as fold
+from splash_units.convert import parameter_groups as parameter_groups
 from splash_units.functional import splash as splash
 from splash_units.unit import Splash as Splash
 from splash_units.unit import freeze_shapes as freeze_shapes
