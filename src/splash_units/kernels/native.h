@@ -1,0 +1,62 @@
+// What the CPU kernel offers, free of torch: raw pointers to dense memory and plain numbers.
+#pragma once
+
+#include <cstdint>
+
+namespace splash_units {
+
+// Dense memory seen as (outer, channels, inner): element (o, c, i) lies at (o * channels + c) * inner + i.
+// channels_last and (N, C) have inner = 1.
+struct Extent {
+  int64_t outer, channels, inner;
+  int64_t size() const { return outer * channels * inner; }
+};
+
+// The slopes and hinges, in the type that is computed in. Slope s of channel c: pos[s * groups + c],
+// where groups is the number of channels, or 1 when all channels share.
+template <class C>
+struct Unit {
+  int hinges;
+  int64_t groups;
+  const C *at, *pos, *neg;
+};
+
+constexpr int most_hinges = 64;
+
+// Batch norm in front of the unit, per channel. Forward: z = scale * x + shift is what the unit sees.
+// Backward: dx = from_grad * dz + from_x * x + constant, and sums are taken of dz and dz * (x - mean).
+template <class C>
+struct Norm {
+  const C *scale, *shift;
+  const C *mean = nullptr, *from_grad = nullptr, *from_x = nullptr, *constant = nullptr;
+};
+
+// Sums in double over everything that shares a slope (pos, neg: hinges * groups) or a channel.
+struct Sums {
+  double *pos, *neg;
+  double *dz, *dz_x;  // with a Norm only
+};
+
+template <class T> struct compute_type { using type = float; };
+template <> struct compute_type<double> { using type = double; };
+template <class T> using compute_t = typename compute_type<T>::type;
+
+struct bfloat16 { uint16_t bits; };
+struct float16 { uint16_t bits; };
+
+template <class T>
+void forward(const T* x, T* y, Extent, const Unit<compute_t<T>>&, const Norm<compute_t<T>>*);
+
+// Without a Norm, dx and sums are both computed. With one, either is null: the sums of a first pass are
+// what dx of the second is made of.
+template <class T>
+void backward(const T* x, const T* grad, T* dx, Extent, const Unit<compute_t<T>>&,
+              const Norm<compute_t<T>>*, const Sums*);
+
+// Mean and sum of squared deviations of each channel.
+template <class T>
+void moments(const T* x, Extent, double* mean, double* deviation);
+
+const char* instruction_set();
+
+}  // namespace splash_units
