@@ -4,6 +4,7 @@ from splash_units.convert import convert as convert
 from splash_units.convert import fold as fold
 from splash_units.convert import parameter_groups as parameter_groups
 from splash_units.functional import splash as splash
+from splash_units.unit import BatchNormSplash as BatchNormSplash
 from splash_units.unit import Splash as Splash
 from splash_units.unit import freeze_shapes as freeze_shapes
 

@@ -1,5 +1,6 @@
 """The SPLASH function, and the only place that picks the kernel that computes it."""
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from splash_units.kernels import reference
@@ -30,6 +31,30 @@ def scaled_splash(
     """
     _check(x, a_pos, a_neg, hinges, trailing)
     return _reference(x, a_pos, a_neg, hinges, trailing, grad_scale)
+
+
+def batch_norm_splash(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    a_pos: Tensor,
+    a_neg: Tensor,
+    hinges: Tensor,
+    training: bool,
+    momentum: float,
+    eps: float,
+    grad_scale: float = 1.0,
+) -> Tensor:
+    """``splash(F.batch_norm(x, ...), ...)``, in one pass where the kernel offers it.
+
+    Slopes are shared by the layer, of shape (hinges,), or by channel, (hinges, C).
+    """
+    z = F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+    return scaled_splash(
+        z, a_pos, a_neg, hinges, 0 if a_pos.dim() == 1 else x.dim() - 2, grad_scale
+    )
 
 
 def _reference(

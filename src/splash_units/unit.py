@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from splash_units.functional import scaled_splash
+from splash_units.functional import batch_norm_splash, scaled_splash
 from splash_units.starts import Function, checked_hinges, default_hinges, starting_slopes
 
 Share = Literal["layer", "channel", "unit"]
@@ -23,7 +24,9 @@ Constraint = Literal["negative", "positive"]
 SHARES = ("layer", "channel", "unit")
 CONSTRAINTS = ("negative", "positive")
 
-torch.fx.wrap("shared_splash")  # a leaf for anyone who traces a network that has SPLASH units
+# Leaves for anyone who traces a network that has SPLASH units.
+torch.fx.wrap("shared_splash")
+torch.fx.wrap("normalised_splash")
 
 
 def shared_splash(
@@ -189,6 +192,147 @@ class Splash(nn.Module):
         if not self.a_pos.requires_grad:
             said.append("trainable=False")
         return ", ".join(said)
+
+
+class BatchNormSplash(Splash):
+    """Batch norm and a SPLASH unit in one pass, for (N, C) and (N, C, H, W); 3-D and 5-D too.
+
+    Computes what ``nn.Sequential(nn.BatchNorm2d(C), Splash())`` computes, reads and writes memory
+    less often, and saves x alone for backward. Parameters and buffers are batch norm's own plus the
+    unit's, so a state saved from a batch norm loads here and leaves the shape as it is.
+
+    Args:
+        num_features, eps, momentum, affine, track_running_stats: as in ``nn.BatchNorm2d``.
+        **options: those of :class:`Splash`; with share="channel", `features` is `num_features`.
+    """
+
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        **options: Any,
+    ) -> None:
+        if options.get("share") == "channel":
+            options.setdefault("features", num_features)
+        super().__init__(**options)
+        if not isinstance(num_features, int) or num_features < 1:
+            raise ValueError(f"num_features must be a positive whole number, got {num_features!r}")
+        if self.share == "channel" and self.features != (num_features,):
+            raise ValueError(f"features={self.features} and num_features={num_features} differ")
+        self.num_features = num_features
+        self.eps = eps
+        self.momentum = momentum
+        self.affine = affine
+        self.track_running_stats = track_running_stats
+        self.weight = nn.Parameter(torch.ones(num_features)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(num_features)) if affine else None
+        tracked = track_running_stats
+        self.register_buffer("running_mean", torch.zeros(num_features) if tracked else None)
+        self.register_buffer("running_var", torch.ones(num_features) if tracked else None)
+        self.register_buffer("num_batches_tracked", torch.tensor(0) if tracked else None)
+
+    @classmethod
+    def from_batch_norm(
+        cls, norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d, **options: Any
+    ) -> "BatchNormSplash":
+        """One that normalises as `norm` does, on its device and in its mode."""
+        made = cls(
+            norm.num_features,
+            norm.eps,
+            norm.momentum,
+            norm.affine,
+            norm.track_running_stats,
+            **options,
+        )
+        made.load_state_dict(norm.state_dict())
+        anywhere = next(iter(norm.state_dict().values()), None)
+        return made.to(None if anywhere is None else anywhere.device).train(norm.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return normalised_splash(
+            x,
+            self.running_mean,
+            self.running_var,
+            self.num_batches_tracked,
+            self.weight,
+            self.bias,
+            self.training,
+            self.momentum,
+            self.eps,
+            self.a_pos,
+            self.a_neg,
+            self.hinges,
+            self.share,
+            self.dim,
+            self.grad_scale,
+            self.num_features,
+        )
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *rest: Any, **named: Any
+    ) -> None:
+        own = {f"{prefix}{name}": getattr(self, name) for name in ("a_pos", "a_neg", "hinges")}
+        if not own.keys() & state_dict.keys():  # a batch norm's state
+            state_dict = {**state_dict, **own}
+        super()._load_from_state_dict(state_dict, prefix, *rest, **named)
+
+    def extra_repr(self) -> str:
+        said = [str(self.num_features)]
+        said += [f"eps={self.eps}"] if self.eps != 1e-5 else []
+        said += [f"momentum={self.momentum}"] if self.momentum != 0.1 else []
+        said += [] if self.affine else ["affine=False"]
+        said += [] if self.track_running_stats else ["track_running_stats=False"]
+        return ", ".join([*said, super().extra_repr()])
+
+
+def normalised_splash(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    num_batches_tracked: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    training: bool,
+    momentum: float | None,
+    eps: float,
+    a_pos: Tensor,
+    a_neg: Tensor,
+    hinges: Tensor,
+    share: str,
+    dim: int,
+    grad_scale: float | str,
+    num_features: int,
+) -> Tensor:
+    """What a :class:`BatchNormSplash` computes, counting the batch as ``nn.BatchNorm2d`` does."""
+    if not 2 <= x.dim() <= 5 or x.shape[1] != num_features:
+        raise ValueError(
+            f"expected (N, {num_features}), or that with one to three more dimensions, "
+            f"got an input of shape {tuple(x.shape)}"
+        )
+    by_batch = training or running_mean is None
+    if by_batch and x.numel() == num_features:
+        raise ValueError(f"one value a channel has no variance, got shape {tuple(x.shape)}")
+    if training and num_batches_tracked is not None:
+        num_batches_tracked.add_(1)
+        if momentum is None:  # all batches count the same
+            momentum = 1.0 / float(num_batches_tracked)
+    how = (by_batch, momentum or 0.0, eps)
+
+    if share == "unit" or (share == "channel" and dim not in (1, 1 - x.dim())):
+        z = F.batch_norm(x, running_mean, running_var, weight, bias, *how)
+        return shared_splash(z, a_pos, a_neg, hinges, share, dim, grad_scale)
+    automatic = grad_scale == "auto"
+    scale = automatic_scale(x, share, a_pos.shape[1:], dim) if automatic else float(grad_scale)
+    return batch_norm_splash(
+        x, running_mean, running_var, weight, bias, a_pos, a_neg, hinges, *how, scale
+    )
 
 
 def freeze_shapes(model: nn.Module) -> nn.Module:
