@@ -45,15 +45,11 @@ def batches(
         raise ValueError(
             f"augment={augment!r} needs fill, one value for each of {channels} channels; got {fill}"
         )
+    pixels = images.to(device).permute(0, 2, 3, 1).contiguous()
+    filling = torch.tensor(list(fill), dtype=torch.float32, device=device)
+    augmentation = AUGMENTATIONS[augment](filling, (batch_size, *pixels.shape[1:]))
     return _generate(
-        images.to(device).permute(0, 2, 3, 1).contiguous(),
-        labels.to(device),
-        batch_size,
-        order,
-        AUGMENTATIONS[augment],
-        torch.tensor(list(fill), dtype=torch.float32, device=device),
-        generator,
-        channels_last,
+        pixels, labels.to(device), batch_size, order, augmentation, generator, channels_last
     )
 
 
@@ -63,7 +59,6 @@ def _generate(
     batch_size: int,
     order: Tensor | None,
     augmentation: Augmentation,
-    fill: Tensor,
     generator: Generator | None,
     channels_last: bool,
 ) -> Iterator[tuple[Tensor, Tensor]]:
@@ -75,12 +70,14 @@ def _generate(
             chosen_pixels, chosen_labels = pixels[start:stop], labels[start:stop]
         else:
             chosen = order[start:stop].to(pixels.device)
-            chosen_pixels, chosen_labels = (
-                pixels.index_select(0, chosen),
-                labels.index_select(0, chosen),
-            )
-        floats = augmentation(chosen_pixels, fill, generator).permute(0, 3, 1, 2)
-        yield floats.contiguous(memory_format=memory_format), chosen_labels
+            chosen_pixels = pixels.index_select(0, chosen)
+            chosen_labels = labels.index_select(0, chosen)
+        floats = augmentation(chosen_pixels, generator).permute(0, 3, 1, 2)
+        floats = floats.contiguous(memory_format=memory_format)
+        if not channels_last:
+            # One channel is contiguous both ways: the strides must tell torch which is meant.
+            floats = floats.flatten(1).view(floats.shape)
+        yield floats, chosen_labels
 
 
 def _check_arguments(images: Tensor, labels: Tensor, batch_size: int, order: Tensor | None) -> None:
