@@ -4,6 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from splash_units.kernels import reference
+from splash_units.kernels.reference import scale_gradient as scale_gradient
 
 
 def splash(x: Tensor, a_pos: Tensor, a_neg: Tensor, hinges: Tensor) -> Tensor:
@@ -30,7 +31,7 @@ def scaled_splash(
     the modules a reshape of their parameters in every call.
     """
     _check(x, a_pos, a_neg, hinges, trailing)
-    return _reference(x, a_pos, a_neg, hinges, trailing, grad_scale)
+    return reference.scaled_splash(x, a_pos, a_neg, hinges, trailing, grad_scale)
 
 
 def batch_norm_splash(
@@ -55,23 +56,6 @@ def batch_norm_splash(
     return scaled_splash(
         z, a_pos, a_neg, hinges, 0 if a_pos.dim() == 1 else x.dim() - 2, grad_scale
     )
-
-
-def _reference(
-    x: Tensor, a_pos: Tensor, a_neg: Tensor, hinges: Tensor, trailing: int, grad_scale: float
-) -> Tensor:
-    a_pos, a_neg = (
-        scale_gradient(a, grad_scale).reshape(a.shape + (1,) * trailing) for a in (a_pos, a_neg)
-    )
-    return reference.splash(x, a_pos, a_neg, hinges)
-
-
-def scale_gradient(a: Tensor, factor: float) -> Tensor:
-    """`a` to the last bit, with its gradient times `factor` (a·f + a·(1 − f) would round)."""
-    if factor == 1.0:
-        return a
-    constant = a.detach()
-    return constant + (a - constant) * factor
 
 
 def _check(x: Tensor, a_pos: Tensor, a_neg: Tensor, hinges: Tensor, trailing: int) -> None:

@@ -47,3 +47,24 @@ def _at_infinity(z: Tensor, a: Tensor, b: Tensor) -> Tensor:
     here = z == math.inf
     # The inner `where` keeps 0·∞ out of the product, and so out of its gradient.
     return slope * torch.where(here & (slope != 0), z, 0.0) + torch.where(here, intercept, 0.0)
+
+
+def scaled_splash(
+    x: Tensor, a_pos: Tensor, a_neg: Tensor, hinges: Tensor, trailing: int, grad_scale: float
+) -> Tensor:
+    """:func:`splash` whose slopes receive `grad_scale` times their gradient.
+
+    `trailing` dimensions of x stand to the right of the slopes' own.
+    """
+    a_pos, a_neg = (
+        scale_gradient(a, grad_scale).reshape(a.shape + (1,) * trailing) for a in (a_pos, a_neg)
+    )
+    return splash(x, a_pos, a_neg, hinges)
+
+
+def scale_gradient(a: Tensor, factor: float) -> Tensor:
+    """`a` to the last bit, with its gradient times `factor` (a·f + a·(1 − f) would round)."""
+    if factor == 1.0:
+        return a
+    constant = a.detach()
+    return constant + (a - constant) * factor
