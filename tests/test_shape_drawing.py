@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from splash_units import Splash
+from splash_units import BatchNormSplash, Splash
 from splash_units.shape import History, occupancy, plot, segments, track
 
 matplotlib.use("Agg")
@@ -148,6 +148,14 @@ def test_each_panel_has_its_own_inputs() -> None:
         share_right = heights[edges[:-1] >= 0].sum() / heights.sum()
         inside = visits.counts.double()
         assert share_right == pytest.approx((inside[4:].sum() / inside.sum()).item(), abs=0.02)
+
+
+def test_a_unit_behind_batch_norm_shows_what_was_normalised() -> None:
+    norm, x = nn.BatchNorm1d(4), 5 + 3 * torch.randn(300, 4)
+    norm(x)
+    (fused,) = plot(BatchNormSplash.from_batch_norm(norm), x).axes
+    (apart,) = panels(plot(nn.Sequential(norm, Splash()), x))
+    assert np.array_equal(bars(fused), bars(apart))
 
 
 # --- evolution --------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from splash_units import Splash
+from splash_units import BatchNormSplash, Splash
 from splash_units.shape import occupancy, segments
 
 BATCH = torch.tensor([[-3.0, -2.25, -1.5, -0.5], [0.5, 1.5, 2.25, 3.0]])
@@ -206,19 +206,6 @@ def test_compiled_networks_are_seen_into(nested: bool) -> None:
     assert torch.equal(next(iter(found.values())).counts, expected.counts)
 
 
-class Normalised(Splash):
-    """A unit with batch norm in front, and torch's names for what that needs."""
-
-    def __init__(self, norm: nn.BatchNorm1d | nn.BatchNorm2d) -> None:
-        super().__init__()
-        self.norm = norm
-        self.running_mean, self.running_var = norm.running_mean, norm.running_var
-        self.weight, self.bias, self.eps = norm.weight, norm.bias, norm.eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(self.norm(x))
-
-
 @pytest.mark.parametrize("running", [True, False])
 @pytest.mark.parametrize("affine", [True, False])
 def test_units_that_normalise_count_what_they_have_normalised(running: bool, affine: bool) -> None:
@@ -229,8 +216,11 @@ def test_units_that_normalise_count_what_they_have_normalised(running: bool, aff
         nn.init.normal_(norm.weight)
         nn.init.normal_(norm.bias)
     norm(x)
+    unit = BatchNormSplash.from_batch_norm(norm)
+    before = state_and_modes(unit)
     (apart,) = occupancy(nn.Sequential(norm, Splash()), x).values()
-    (fused,) = occupancy(Normalised(norm), x).values()
+    (fused,) = occupancy(unit, x).values()
+    assert_untouched(unit, before)
     assert torch.equal(fused.counts, apart.counts)
     (raw,) = occupancy(Splash(), x).values()
     assert not torch.equal(fused.counts, raw.counts)

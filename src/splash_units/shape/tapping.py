@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm
 
-from splash_units.unit import Splash
+from splash_units.unit import BatchNormSplash, Splash
 
 Observer = Callable[[str, Splash, Tensor], None]
 Forward = Callable[[nn.Module, Any], object]
@@ -51,17 +51,12 @@ def observe_inputs(
 
 
 def activation_input(unit: Splash, x: Tensor) -> Tensor:
-    """What the shape is applied to in eval mode: x, normalised first where the unit does that.
-
-    A unit that normalises is known by having what torch's batch norms have; like them, it takes the
-    batch's own statistics if it keeps no running ones.
-    """
-    if not hasattr(unit, "running_mean"):
+    """What the shape is applied to in eval mode: x, normalised first where the unit does that."""
+    if not isinstance(unit, BatchNormSplash):
         return x
-    norm: Any = unit
-    by_batch = norm.running_mean is None
+    by_batch = unit.running_mean is None  # as torch's batch norms do without running statistics
     return batch_norm(
-        x, norm.running_mean, norm.running_var, norm.weight, norm.bias, by_batch, eps=norm.eps
+        x, unit.running_mean, unit.running_var, unit.weight, unit.bias, by_batch, eps=unit.eps
     )
 
 
