@@ -1,6 +1,7 @@
 """The embedded digits, and data sets of arrays and image folders."""
 
 import hashlib
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from splash_units.lab import data
-from splash_units.lab.data import DataError
+from splash_units.lab.data import DataError, sources
 from splash_units.lab.data.dataset import channel_statistics
 
 # The embedded digits
@@ -167,3 +168,15 @@ def test_a_folder_that_is_not_one_of_images_is_refused(tmp_path):
     (tmp_path / "dog" / "0.png").write_bytes((tmp_path / "cat" / "0.png").read_bytes()[:40])
     with pytest.raises(DataError, match=r"dog.0\.png: not a readable image"):
         data.from_folder(tmp_path)
+
+
+def test_the_code_on_the_page_on_data_runs(monkeypatch):
+    monkeypatch.setattr(sources, "_registered", {})
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    names: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
+        exec(block, names)
+    assert data.load("mine").test_images.shape == (20, 3, 32, 32)
+    assert names["x"].shape[1:] == (1, 32, 32)
+    for name in data.names():
+        assert name == "mine" or f"| `{name}` |" in page

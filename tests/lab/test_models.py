@@ -1,6 +1,8 @@
 """The five networks: sizes, shapes, starts, and every unit in every one."""
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -314,3 +316,19 @@ def test_a_network_of_one_s_own_is_built_by_name(monkeypatch):
         build("linear", width=3)
     with pytest.raises(TypeError, match="a builder is a function"):
         models.register("other", "linear")
+
+
+def test_the_page_on_networks_runs_and_states_the_true_counts(monkeypatch):
+    monkeypatch.setattr(models, "_builders", dict(models._builders))
+    page = (Path(__file__).parents[2] / "docs" / "networks.md").read_text(encoding="utf-8")
+    names: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
+        exec(block, names)
+    assert "two_layers" in models.names()
+    for name in FEATURES:
+        row = next(line for line in page.splitlines() if line.startswith(f"| `{name}`"))
+        options = GREY if name == "mlp" else {}
+        assert f" {count(build(name, **options)):,} " in row
+        assert row.endswith(
+            f" {count(build(name, unit('splash'), **options)) - count(build(name, **options))} |"
+        )
