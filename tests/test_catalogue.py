@@ -12,7 +12,7 @@ from torch import nn
 from splash_units import catalogue
 from splash_units.catalogue import channels, names, register, unit
 from splash_units.rivals import APL, Maxout, PReLU, SReLU, Swish
-from splash_units.unit import Splash
+from splash_units.unit import BatchNormSplash, Splash
 
 PAPER = ("relu", "leaky_relu", "prelu", "tanh", "sigmoid", "elu", "maxout", "swish", "apl")
 CITED = ("selu", "srelu")
@@ -163,6 +163,16 @@ def test_the_batch_norm_is_that_of_the_shape_and_wide_enough_for_maxout(features
 def test_batch_norm_refuses_other_shapes(features):
     with pytest.raises(ValueError, match="features"):
         unit("relu").with_batch_norm(features)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_splash_is_fused_with_batch_norm_unless_each_neuron_has_its_own(name):
+    sample = (4, 3, 3)
+    assert isinstance(unit(name).with_batch_norm(sample), BatchNormSplash)
+    channelwise = unit(name, share="channel").with_batch_norm(sample, momentum=0.3)
+    assert isinstance(channelwise, BatchNormSplash)
+    assert (channelwise.momentum, channelwise.features) == (0.3, (4,))
+    assert isinstance(unit(name, share="unit").with_batch_norm(sample), nn.Sequential)
 
 
 # The record.

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from splash_units.rivals import APL, Maxout, PReLU, SReLU, Swish, finite_number, whole_number
-from splash_units.unit import Splash
+from splash_units.unit import BatchNormSplash, Splash
 
 Features = int | Sequence[int]
 Shape = tuple[int, ...]
@@ -231,7 +231,15 @@ def _shared(kind: Callable[..., nn.Module], **entry: Any) -> _Entry:
 
 
 def _splash(**fixed: Any) -> _Entry:
-    return _shared(Splash, fixed=tuple(fixed.items()))
+    return _shared(Splash, fixed=tuple(fixed.items()), with_batch_norm=_batch_norm_splash)
+
+
+def _batch_norm_splash(
+    features: Shape, batch_norm_options: Mapping[str, Any], **options: Any
+) -> nn.Module | None:
+    if options.get("share") == "unit":  # one pass over memory knows channels, not neurons
+        return None
+    return BatchNormSplash(features[0], **batch_norm_options, **options)
 
 
 def _leaky_relu(features: Shape, dim: int, *, negative_slope: float = 0.01) -> nn.Module:
