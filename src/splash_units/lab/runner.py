@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from splash_units.lab import plugins
 from splash_units.lab.assembly import build_network
 from splash_units.lab.events import (
     Checkpoint,
@@ -95,7 +96,8 @@ def _record(
     """Train and write down every event before it is passed on."""
     options: dict[str, Any] = {"device": device, "split_seconds": split_seconds}
     resume, threads_before, plan_before = _checkpoint(saved)
-    events = train(spec, resume=resume, threads=threads or threads_before, **options)
+    used = threads_before if threads is None else threads
+    events = train(spec, resume=resume, threads=used, **options)
     start = next(events)
     assert isinstance(start, Started)
     if resume and start.plan.as_dict() != plan_before:
@@ -128,6 +130,7 @@ def _provenance(work: Work, start: Started, *, resumed: bool) -> dict[str, Any]:
     """Where a run comes from; a run that was interrupted lists all its sessions."""
     session = {
         **describe_machine(),
+        "plugins": list(plugins.loaded()),
         "device": start.device,
         "threads": start.threads,
         "epochs_done": start.epochs_done,

@@ -1,0 +1,75 @@
+"""The quick start: every unit a row, pictures that are pictures, and nothing run twice."""
+
+import statistics
+
+import pytest
+from typer.testing import CliRunner
+
+from splash_units.lab import quickstart
+from splash_units.lab.cli.app import app
+from splash_units.lab.quickstart import EPOCHS, SEEDS, UNITS, by_unit, rows, specs
+from splash_units.lab.spec import TrainSpec
+from splash_units.lab.store import Store
+
+
+def store_result(store, unit, seed, **result):
+    spec = TrainSpec(model="lenet5", data="digits", unit=unit, seed=seed, epochs=EPOCHS)
+    with store.claim(spec) as work:
+        work.begin({"layout": {}, "constants": {}}, resumed=False)
+        work.finish({"status": "done", **result}, {})
+    return store.run(spec)
+
+
+def test_five_units_three_seeds_on_the_embedded_data():
+    wanted = specs()
+    assert len(wanted) == len(set(wanted)) == len(UNITS) * len(SEEDS) == 15
+    assert {(spec.model, spec.data) for spec in wanted} == {("lenet5", "digits")}
+    assert {spec.unit for spec in wanted[:5]} == {"relu", "prelu", "apl", "swish", "splash"}
+
+
+def test_rows_are_mean_and_sample_deviation(tmp_path):
+    store = Store(tmp_path)
+    errors = (0.01, 0.02, 0.04)
+    runs = [
+        store_result(store, "relu", seed, test_error=error, train_loss=0.5)
+        for seed, error in enumerate(errors)
+    ]
+    runs.append(store_result(store, "splash", 0, test_error=0.03, train_loss=0.25))
+    runs.append(store_result(store, "swish", 0, why="it blew up"))
+    table = {row.unit: row for row in rows(by_unit(runs))}
+    relu = table["relu"]
+    assert relu.error == pytest.approx(sum(errors) / 3)
+    assert relu.error_deviation == pytest.approx(statistics.stdev(errors))
+    assert (relu.count, relu.diverged) == (3, 0)
+    assert (table["splash"].error, table["splash"].error_deviation) == (0.03, None)
+    assert (table["swish"].count, table["swish"].diverged, table["swish"].error) == (0, 1, None)
+    assert (table["apl"].count, table["apl"].diverged) == (0, 0)
+
+
+def test_the_command_ends_with_a_table_and_two_pictures(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = ["quickstart", "--seeds", "1", "--epochs", "1", "--processes", "2"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    for unit in UNITS:
+        assert f"\n{unit} " in done.output
+    assert "% (1)" in done.output
+    assert "scale short" in done.output
+    for name in ("curves.png", "shapes.png"):
+        assert (tmp_path / "quickstart" / name).read_bytes().startswith(b"\x89PNG")
+    assert {run.record()["sessions"][0]["threads"] for run in Store("runs").runs()} == {1}
+
+    def never(*_):
+        raise AssertionError("a pool was started though all results are there")
+
+    monkeypatch.setattr(quickstart, "ProcessPoolExecutor", never)
+    again = CliRunner().invoke(app, arguments)
+    assert again.exit_code == 0, again.output
+
+
+def test_a_failing_run_is_told_and_what_is_done_is_kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").write_text("not a folder")
+    done = CliRunner().invoke(app, ["quickstart", "--seeds", "1", "--epochs", "1"])
+    assert done.exit_code == 1
+    assert "a run failed" in done.stderr
