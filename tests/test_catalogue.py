@@ -168,7 +168,10 @@ def test_batch_norm_refuses_other_shapes(features):
 @pytest.mark.parametrize("name", OURS)
 def test_splash_is_fused_with_batch_norm_unless_each_neuron_has_its_own(name):
     sample = (4, 3, 3)
-    assert isinstance(unit(name).with_batch_norm(sample), BatchNormSplash)
+    plain, fused = unit(name)(sample), unit(name).with_batch_norm(sample)
+    assert isinstance(fused, BatchNormSplash)
+    assert (fused.constraint, fused.grad_scale) == (plain.constraint, plain.grad_scale)
+    assert fused.a_pos.requires_grad == plain.a_pos.requires_grad
     channelwise = unit(name, share="channel").with_batch_norm(sample, momentum=0.3)
     assert isinstance(channelwise, BatchNormSplash)
     assert (channelwise.momentum, channelwise.features) == (0.3, (4,))
