@@ -19,17 +19,26 @@ class Linear(nn.Module):
 
 
 def linear_problem(
-    images: int = 24, shape: tuple[int, ...] = (2, 3, 3), classes: int = 2
+    images: int = 24, shape: tuple[int, ...] = (2, 3, 3), farthest: float = 0.3
 ) -> tuple[Linear, Tensor, Tensor]:
-    """A linear network, images well inside [0, 1], and the labels it gives them."""
+    """A linear network of two classes and images on both sides of its hyperplane, with their labels.
+
+    Their distances to it are spread from a fifth of `farthest` to `farthest`, and no way to the
+    hyperplane along its normal leaves [0, 1].
+    """
     generator = torch.Generator().manual_seed(0)
     size = torch.Size(shape).numel()
-    network = Linear(torch.randn(classes, size, generator=generator))
-    data = 0.35 + 0.3 * torch.rand(images, *shape, generator=generator)
-    # The threshold is put at the mean, so that the images lie on both sides and close to it.
+    network = Linear(torch.randn(2, size, generator=generator))
+    normal = (network.weight[1] - network.weight[0]).detach()
+    normal /= normal.norm()
+    along = 0.2 * (torch.rand(images, size, generator=generator) - 0.5)
+    along -= (along @ normal)[:, None] * normal
+    labels = torch.arange(images) % 2
+    distance = farthest * torch.linspace(0.2, 1, images) * (2 * labels - 1)
+    data = 0.5 + along + distance[:, None] * normal
     with torch.no_grad():
-        network.bias -= network(data).mean(0)
-    return network, data, network(data).argmax(1)
+        network.bias -= network.weight @ torch.full((size,), 0.5)
+    return network, data.view(images, *shape), labels
 
 
 class Standardise(nn.Module):

@@ -5,7 +5,16 @@ import torch
 from attack_models import Linear, digits, linear_problem
 from torch import nn
 
-from splash_units.lab.attacks import FGSM, PGD, Attack, Outcome, UniformNoise
+from splash_units.lab.attacks import (
+    FGSM,
+    PGD,
+    Attack,
+    Boundary,
+    CarliniWagnerL2,
+    Outcome,
+    Pixels,
+    UniformNoise,
+)
 
 ATTACKS = [
     FGSM(0.1),
@@ -13,6 +22,10 @@ ATTACKS = [
     PGD(0.1, steps=5, restarts=2),
     PGD(0.1, steps=3, stop_when_fooled=False),
     UniformNoise(0.1, draws=3),
+    CarliniWagnerL2(binary_search_steps=2, steps=20),
+    Boundary(steps=30, start_attempts=10),
+    Pixels(1, population=20, generations=3, block=10),
+    Pixels(3, population=20, generations=3, incremental=False),
 ]
 every_attack = pytest.mark.parametrize("attack", ATTACKS, ids=str)
 

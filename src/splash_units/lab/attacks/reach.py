@@ -1,0 +1,162 @@
+"""How far a changed pixel reaches into a network, along each axis: `Reach`, `Window`, and a node's
+`Site`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Reach:
+    """For every coordinate of a changed pixel along one axis, the interval that can differ at a
+    node.
+
+    `box` gives all intervals the size of the longest, within the axis.
+    """
+
+    first: Tensor
+    last: Tensor
+    length: int  #: of the axis at the node
+
+    @cached_property
+    def size(self) -> int:
+        return int((self.last - self.first).max()) + 1
+
+    @cached_property
+    def start(self) -> Tensor:
+        return self.first.clamp(max=self.length - self.size)
+
+    @cached_property
+    def box(self) -> Tensor:
+        """The coordinates of each interval, shape (pixels, size)."""
+        return self.start[:, None] + torch.arange(self.size, device=self.first.device)
+
+    def joined(self, other: Reach) -> Reach:
+        """What can differ in a sum of two nodes."""
+        first, last = torch.minimum(self.first, other.first), torch.maximum(self.last, other.last)
+        return Reach(first, last, self.length)
+
+    @staticmethod
+    def of_pixels(length: int, device: torch.device) -> Reach:
+        """At the image itself: the pixel."""
+        return Reach(*2 * (torch.arange(length, device=device),), length)
+
+
+@dataclass(frozen=True)
+class Window:
+    """A convolution or pool along one axis."""
+
+    kernel: int
+    stride: int
+    padding: int
+
+    def reach(self, before: Reach, length: int) -> Reach:
+        """What can differ after the operation, `length` being the axis' length there."""
+        first = -((self.kernel - 1 - self.padding - before.first) // self.stride)
+        last = (before.last + self.padding) // self.stride
+        first = first.clamp(0, length - 1)
+        return Reach(first, torch.maximum(last.clamp(max=length - 1), first), length)
+
+    def source(self, after: Reach, length: int) -> Tensor:
+        """The coordinates read for each interval, shape (pixels, span); `length` stands for
+        padding.
+        """
+        span = torch.arange((after.size - 1) * self.stride + self.kernel, device=after.first.device)
+        coordinates = after.start[:, None] * self.stride - self.padding + span
+        inside = (coordinates >= 0) & (coordinates < length)
+        return torch.where(inside, coordinates, length)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Variants of an image: which pixels differ, (variants, pixels), and their values, (..., C)."""
+
+    rows: Tensor
+    columns: Tensor
+    values: Tensor
+
+    def applied_to(self, image: Tensor) -> Tensor:
+        """The variants of one image, (1, C, H, W), as images."""
+        variants = image.repeat(len(self.rows), 1, 1, 1)
+        number = torch.arange(len(self.rows), device=image.device)[:, None]
+        variants[number, :, self.rows, self.columns] = self.values
+        return variants
+
+
+@dataclass(frozen=True)
+class Site:
+    """A node at which a variant differs from the clean image only in boxes around its changed
+    pixels.
+    """
+
+    height: Reach
+    width: Reach
+
+    @property
+    def positions(self) -> int:
+        return self.height.length * self.width.length
+
+    def covered(self, pixels: int) -> float:
+        """What the boxes of some changed pixels amount to, as a share of the node."""
+        return pixels * self.height.size * self.width.size / self.positions
+
+    @cached_property
+    def clean_map(self) -> Tensor:
+        """The number of each position, row by row; a further row and column stand for padding."""
+        shape, device = (self.height.length, self.width.length), self.height.first.device
+        numbers = torch.full((shape[0] + 1, shape[1] + 1), self.positions, device=device)
+        numbers[:-1, :-1] = torch.arange(self.positions, device=device).view(shape)
+        return numbers.flatten()
+
+    def at(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Where on a map the crossings of some rows and columns are, (variants, crossings)."""
+        return (rows[..., :, None] * (self.width.length + 1) + columns[..., None, :]).flatten(1)
+
+    def map(self, changes: Changes) -> Tensor:
+        """A map for every variant; the boxes' values have the numbers after the padding's."""
+        boxes = self.at(self.height.box[changes.rows], self.width.box[changes.columns])
+        numbers = torch.arange(boxes.numel(), device=boxes.device).view_as(boxes)
+        return self.clean_map.repeat(len(boxes), 1).scatter_(1, boxes, numbers + self.positions + 1)
+
+
+class Variants:
+    """The values at a site in many variants of one image: the clean ones, and the boxes that
+    differ.
+
+    Values are rows of channels, so that any set of positions is one selection of rows.
+    """
+
+    def __init__(self, site: Site, clean: Tensor, boxes: Tensor, changes: Changes):
+        self.site, self.boxes = site, boxes
+        self._clean, self._changes = clean, changes
+
+    def window(self, rows: Tensor, columns: Tensor, fill: float = 0.0) -> Tensor:
+        """The values at each changed pixel's tabled rows and columns, (boxes, C, h, w)."""
+        rows, columns = rows[self._changes.rows], columns[self._changes.columns]
+        values = self._select(self._map.gather(1, self.site.at(rows, columns)), fill)
+        return values.view(
+            len(self.boxes), rows.shape[-1], columns.shape[-1], values.shape[1]
+        ).permute(0, 3, 1, 2)
+
+    @cached_property
+    def whole(self) -> Tensor:
+        """The values of whole variants, (variants, C, H, W)."""
+        height, width = self.site.height.length, self.site.width.length
+        numbers = self._map.view(-1, height + 1, width + 1)[:, :-1, :-1]
+        values = self._select(numbers)
+        return values.view(len(numbers), height, width, values.shape[1]).permute(0, 3, 1, 2)
+
+    @cached_property
+    def _map(self) -> Tensor:
+        return self.site.map(self._changes)
+
+    def _select(self, numbers: Tensor, fill: float = 0.0) -> Tensor:
+        channels = self._clean.shape[1]
+        boxes = self.boxes.permute(0, 2, 3, 1).reshape(-1, channels)
+        padding = self._clean.new_full((1, channels), fill)
+        return torch.cat([self._clean, padding, boxes]).index_select(0, numbers.flatten())
