@@ -1,0 +1,110 @@
+"""The CPU kernel as torch operators: found in the cache or built, loaded once, or else explained.
+
+:func:`load` gives the operators. Where there are none to be had, one warning says why and what to
+do, and the caller goes on with the plain equation. `python -m splash_units.kernels.native` builds
+ahead of the first use.
+"""
+
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from splash_units.kernels.native import building, cache, second_derivative, toolchain
+from splash_units.kernels.native.toolchain import Compiler, Unavailable
+
+NAMESPACE = "splash_units"
+
+
+class Operators:
+    """The library's operators as attributes, each the function behind its overload.
+
+    Calling `torch.ops.splash_units.splash` would look for the right overload in every call, and an
+    overload is one more Python frame, which shows beside the few microseconds of a small tensor.
+    """
+
+    def __init__(self, library: Path) -> None:
+        self.library = library
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function: Callable[..., Any] = getattr(getattr(torch.ops, NAMESPACE), name).default._op
+        setattr(self, name, function)  # the next time without this detour
+        return function
+
+
+_first_time = threading.Lock()
+_outcome: Operators | Unavailable | None = None
+_has_warned = False
+_registrations: list[torch.library.Library] = []  # what they register goes when they do
+
+
+def load() -> Operators | None:
+    """The operators; None, after one warning, where they can't be had."""
+    outcome = _outcome or attempt()
+    if isinstance(outcome, Operators):
+        return outcome
+    _warn_once(outcome)
+    return None
+
+
+def why_not() -> str | None:
+    """Why there are no operators, or None if there are; no warning."""
+    outcome = attempt()
+    return str(outcome) if isinstance(outcome, Unavailable) else None
+
+
+def attempt() -> Operators | Unavailable:
+    """The operators or why there are none: found out once, by whichever thread comes first."""
+    global _outcome
+    with _first_time:
+        if _outcome is None:
+            try:
+                _outcome = _loaded(_library())
+            except Unavailable as error:
+                _outcome = error
+        return _outcome
+
+
+def _library() -> Path:
+    """The library for this machine, built if it is not in the cache."""
+    if os.name != "posix":
+        raise Unavailable("it is built on Linux and macOS only; on Windows use WSL")
+    instruction_set = toolchain.chosen_instruction_set()
+    try:
+        compiler: Compiler | Unavailable = toolchain.find_compiler()
+    except Unavailable as error:
+        compiler = error
+    return building.library(cache.default_folder(), instruction_set, compiler)
+
+
+def _loaded(library: Path) -> Operators:
+    try:
+        torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
+    except OSError as error:
+        raise Unavailable(
+            f"the library was built but does not load: {error.__cause__ or error}. If its folder "
+            "is on a file system that runs no programs (noexec), set SPLASH_CACHE to another"
+        ) from error
+    registration = torch.library.Library(NAMESPACE, "IMPL")  # type: ignore[no-untyped-call]
+    for name, function in second_derivative.IMPLEMENTATIONS.items():
+        registration.impl(  # type: ignore[no-untyped-call]
+            name, function, "CompositeImplicitAutograd"
+        )
+    _registrations.append(registration)
+    return Operators(library)
+
+
+def _warn_once(reason: Unavailable) -> None:
+    global _has_warned
+    if not _has_warned:
+        _has_warned = True
+        warnings.warn(
+            "SPLASH units run on the plain equation, many times slower than the CPU kernel: "
+            f"{reason}. SPLASH_KERNEL=reference chooses the plain equation without this warning.",
+            RuntimeWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,210 @@
+"""From C++ to a library: compile what is not compiled yet, link, and keep both in the cache.
+
+Sources named `*_ops.cpp` hold torch's operators. They need all of torch's headers, which takes most
+of the time, and are the same for every instruction set; so objects are kept one by one. All others
+hold arithmetic and are compiled for one instruction set.
+
+A name in the cache is made of all that the result depends on: torch, the compiler and its flags,
+the kind of machine, and the text of a source with all that it includes.
+"""
+
+import os
+import platform
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from splash_units.kernels.native import cache
+from splash_units.kernels.native.cache import digest
+from splash_units.kernels.native.toolchain import FLAGS, Compiler, Unavailable
+
+SOURCES: Final = Path(__file__).resolve().parent.parent
+
+_TORCH = Path(torch.__file__).resolve().parent
+_LANGUAGE = ("-std=c++20", "-fPIC", "-D_GLIBCXX_USE_CXX11_ABI=1")
+_ARITHMETIC = ("-O3", "-ffp-contract=fast", "-Wno-psabi")
+_OPERATORS = ("-O2",)
+# Without a search path for torch's libraries: they are in the process already, wherever torch is.
+_LINK = ("-shared", "-ltorch_cpu", "-lc10")
+
+_QUOTED_INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+_TIME_LIMIT = 900.0  # seconds; some thirty are usual
+
+
+@dataclass(frozen=True)
+class TranslationUnit:
+    """A source file with the flags it is compiled with and the text of all that it includes."""
+
+    source: str
+    flags: tuple[str, ...]
+    texts: tuple[tuple[str, bytes], ...]
+
+    @property
+    def key(self) -> str:
+        texts = (part for name, text in self.texts for part in (name, text))
+        return digest(_foundation(), *self.flags, *texts)
+
+    @property
+    def name(self) -> str:
+        return f"{Path(self.source).stem}-{self.key}"
+
+
+def _foundation() -> str:
+    """What every object rests on beside its compiler."""
+    libc = os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else ""
+    version = (torch.__version__, torch.version.git_version)
+    return repr((*version, platform.system(), platform.machine(), libc))
+
+
+def translation_units(sources: Path, instruction_set: str) -> tuple[TranslationUnit, ...]:
+    """What the library is made of, read once: an edit while compilers run must not be half in."""
+    return tuple(
+        TranslationUnit(path.name, _flags(path, instruction_set), tuple(_texts(path, {}).items()))
+        for path in sorted(sources.glob("*.cpp"))
+    )
+
+
+def _flags(source: Path, instruction_set: str) -> tuple[str, ...]:
+    if source.stem.endswith("_ops"):
+        return _LANGUAGE + _OPERATORS
+    return _LANGUAGE + _ARITHMETIC + FLAGS[instruction_set]
+
+
+def _texts(file: Path, seen: dict[str, bytes]) -> dict[str, bytes]:
+    """The text of `file` and of its neighbours that it includes, added to `seen`."""
+    seen[file.name] = file.read_bytes()
+    for name in _QUOTED_INCLUDE.findall(seen[file.name]):
+        if name.decode() not in seen:
+            _texts(file.with_name(name.decode()), seen)
+    return seen
+
+
+def library(
+    folder: Path, instruction_set: str, compiler: Compiler | Unavailable, sources: Path = SOURCES
+) -> Path:
+    """The library for `instruction_set` in the cache `folder`, built if it is not there.
+
+    Without a compiler, what any compiler has built will do.
+    """
+    units = translation_units(sources, instruction_set)
+    name = f"{instruction_set}-torch-{torch.__version__}-{digest(*(unit.key for unit in units))}"
+    cache.open_folder(folder)
+    if isinstance(compiler, Unavailable):
+        if built := cache.find(folder, name, ".so"):
+            return built
+        raise compiler
+    maker = digest(compiler.identity)
+    name = f"{name}-{maker}"
+    if built := cache.find(folder, name, ".so"):
+        return built
+    with cache.lock(folder):
+        return cache.find(folder, name, ".so") or _build(folder, name, units, compiler)
+
+
+def _build(folder: Path, name: str, units: Sequence[TranslationUnit], compiler: Compiler) -> Path:
+    try:
+        with tempfile.TemporaryDirectory(prefix="building-", dir=folder) as work:
+            objects = _objects(folder, Path(work), units, compiler)
+            linked = Path(work, "library.so")
+            link = [*compiler.command, *map(str, objects), f"-L{_TORCH / 'lib'}", *_LINK]
+            _run_together([[*link, "-o", str(linked)]], Path(work))
+            return cache.store(folder, name, linked)
+    except OSError as error:
+        raise cache.not_writable(folder, error) from error
+
+
+def _objects(
+    folder: Path, work: Path, units: Iterable[TranslationUnit], compiler: Compiler
+) -> list[Path]:
+    maker = digest(compiler.identity)
+    found = {unit: cache.find(folder, f"{unit.name}-{maker}", ".o") for unit in units}
+    missing = [unit for unit, path in found.items() if path is None]
+    if missing:
+        _announce(folder)
+        _compile(missing, work, compiler)
+    for unit in missing:
+        found[unit] = cache.store(folder, f"{unit.name}-{maker}", work / f"{unit.source}.o")
+    return [path for path in found.values() if path is not None]
+
+
+def _announce(folder: Path) -> None:
+    print(
+        f"splash_units: building the CPU kernel, once, in {folder}; it takes about half a minute",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _compile(units: Iterable[TranslationUnit], work: Path, compiler: Compiler) -> None:
+    include = (_TORCH / "include", _TORCH / "include/torch/csrc/api/include")
+    commands = []
+    for unit in units:
+        for name, text in unit.texts:
+            (work / name).write_bytes(text)
+        output = ("-c", unit.source, "-o", f"{unit.source}.o")
+        commands.append(
+            [*compiler.command, *unit.flags, *(f"-isystem{path}" for path in include), *output]
+        )
+    _run_together(commands, work)
+
+
+def _run_together(commands: Iterable[Sequence[str]], work: Path) -> None:
+    """Run `commands` at the same time; none outlives this call."""
+    deadline = time.monotonic() + _TIME_LIMIT
+    with ExitStack() as running:
+        processes = []
+        for command in commands:
+            process = subprocess.Popen(
+                command,
+                cwd=work,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "LC_ALL": "C"},  # its errors are looked for in English
+                process_group=0,
+            )
+            running.enter_context(process)
+            running.callback(_stop, process)
+            processes.append(process)
+        for process in processes:
+            _finish(process, deadline)
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    """End `process` if it still runs, and what it has started: a compiler is a few programs."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _finish(process: "subprocess.Popen[bytes]", deadline: float) -> None:
+    command = shlex.join(map(str, process.args))  # type: ignore[arg-type]
+    try:
+        output, _ = process.communicate(timeout=deadline - time.monotonic())
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(f"the compiler took over {_TIME_LIMIT:.0f} s: {command}") from error
+    if process.returncode != 0:
+        said = output.decode(errors="replace").strip()
+        raise Unavailable(
+            f"the build failed with exit code {process.returncode}:\n{_excerpt(said)}\n"
+            "It needs torch's headers and C++20, which g++ 12 is known to do; CXX names another "
+            "compiler. `python -m splash_units.kernels.native` tries again and shows all it says",
+            f"{command}\n{said}",
+        )
+
+
+def _excerpt(said: str, lines: int = 6) -> str:
+    """From the first error on: what comes before is where it was included from."""
+    all_lines = said.splitlines()
+    first = next((i for i, line in enumerate(all_lines) if "error" in line.lower()), 0)
+    return "\n".join(all_lines[first : first + lines])
