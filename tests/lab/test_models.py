@@ -293,6 +293,7 @@ def test_every_unit_trains_in_every_network(network_name, options, unit_name):
         (lambda: build("lenet5")(torch.rand(2, 1, 32, 32)), r"\(N, 3, H, W\)"),
         (lambda: build("mlp", **GREY)(torch.rand(2, 1, 32, 32)), "at most 28x28, got 32x32"),
         (lambda: build("lenet5")(torch.rand(3, 32, 32)), r"got \(3, 32, 32\)"),
+        (lambda: build("lenet5")(torch.ones(2, 3, 32, 32).byte()), "got torch.uint8; divide"),
         (lambda: models.register("mlp", models.mlp), "'mlp' is taken"),
     ],
 )  # fmt: skip

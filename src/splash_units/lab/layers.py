@@ -41,6 +41,8 @@ class Input(nn.Module):
         height, width = self.size
         if images.ndim != 4 or images.shape[1] != channels:
             raise ValueError(f"expected images (N, {channels}, H, W), got {tuple(images.shape)}")
+        if not images.is_floating_point():
+            raise ValueError(f"expected images in [0, 1], got {images.dtype}; divide bytes by 255")
         missing_rows, missing_columns = height - images.shape[2], width - images.shape[3]
         if missing_rows < 0 or missing_columns < 0:
             raise ValueError(
