@@ -1,12 +1,13 @@
 """The unit nearest to a smooth activation: in the largest error, with the right asymptotes.
 
 The two unbounded segments lie on the activation's asymptotes, so that the error stays bounded
-however far out an input falls. Between them the hinges are the best that interpolate among a grid
-of candidates (dynamic programming), and the values at the hinges are then levelled to the least
-largest error (Lawson's algorithm).
+however far out an input falls. Between them, the hinges that interpolate best are found among a
+grid of candidates by dynamic programming, then moved while that helps; the values at the hinges are
+those of the least largest error, by Lawson's algorithm.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,20 +15,31 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from splash_units.conversion.activations import Asymptotes, Pieces, asymptotes_of
+from splash_units.conversion.activations import Pieces, asymptotes_of
 
 Array = NDArray[np.float64]
-Curve = Callable[[Array], Array]
 
 SPAN = 8.0  # fits are made, and errors stated, for inputs in [−SPAN, SPAN]
-SAMPLES = 801  # for each sign
-COARSE = 0.5  # the grid on which the default hinges lie too, where the kernels are fastest
-FINE = 0.1  # beyond that many hinges, which the coarse grid would waste
+COARSE = 0.5  # the grid that the default hinges lie on too, where the kernels are fastest
+FINE = 0.1  # for more hinges than the coarse grid has a use for
 ENOUGH = 3
 LAWSON_STEPS = 100
-LINEAR = 1e-12  # a largest error that is rounding: this side of the activation has no curve
+LINEAR = 1e-12  # a largest error that is only rounding: there is no curve to fit
 
+_x = np.linspace(0.0, SPAN, 801)
 _fits: dict[tuple[Any, ...], Pieces] = {}
+
+
+@dataclass(frozen=True)
+class _Side:
+    """An activation on one side of zero, as a function of |x|, and the line that it tends to."""
+
+    of: Callable[[Array], Array]
+    slope: float
+    intercept: float
+
+    def line(self, x: Array) -> Array:
+        return self.slope * x + self.intercept
 
 
 def fitted_pieces(activation: nn.Module, count: int) -> Pieces:
@@ -35,37 +47,35 @@ def fitted_pieces(activation: nn.Module, count: int) -> Pieces:
     options = (getattr(activation, name, None) for name in ("alpha", "approximate"))
     key = (type(activation), *options, count)
     if key not in _fits:
-        hinges = best_hinges(_curve(activation), asymptotes_of(activation), count)
+        step = COARSE if count <= ENOUGH else FINE
+        sides = _sides(activation)
+        hinges = _interpolating_hinges(sides, count, step)
+        if count <= ENOUGH:
+            hinges = _moved(sides, hinges, step)
         _fits[key] = pieces_on(activation, hinges)
     return _fits[key]
 
 
 def pieces_on(activation: nn.Module, hinges: Array) -> Pieces:
     """Pieces with these hinges, 0 among them, that come nearest to a smooth activation."""
-    curve, asymptotes = _curve(activation), asymptotes_of(activation)
-    right = _levelled(curve, hinges, *asymptotes.right)
-    slope, intercept = asymptotes.left
-    left = _levelled(lambda x: curve(-x), hinges, -slope, intercept)
-    return Pieces(
-        *(tuple(zip(hinges.tolist(), side.tolist(), strict=True)) for side in (right, left))
-    )
+    right, left = (_changes_of_slope(side, hinges) for side in _sides(activation))
+    return Pieces(*(tuple(zip(hinges.tolist(), a.tolist(), strict=True)) for a in (right, left)))
 
 
-def _curve(activation: nn.Module) -> Curve:
-    """The activation as a function of numpy arrays, in float64."""
-
+def _sides(activation: nn.Module) -> tuple[_Side, _Side]:
     def curve(x: Array) -> Array:
         with torch.no_grad():
             return np.asarray(activation.forward(torch.tensor(x, dtype=torch.float64)).numpy())
 
-    return curve
+    asymptotes = asymptotes_of(activation)
+    slope, intercept = asymptotes.left
+    return _Side(curve, *asymptotes.right), _Side(lambda x: curve(-x), -slope, intercept)
 
 
-def best_hinges(curve: Curve, asymptotes: Asymptotes, count: int) -> Array:
+def _interpolating_hinges(sides: tuple[_Side, _Side], count: int, step: float) -> Array:
     """0 and the `count` positive candidates whose interpolation has the least largest error."""
-    step = COARSE if count <= ENOUGH else FINE
     candidates = np.arange(0.0, SPAN, step)
-    inner, last = _segment_errors(curve, asymptotes, candidates)
+    inner, last = _segment_errors(sides, candidates)
 
     reached = np.where(candidates == 0.0, 0.0, np.inf)  # the least error of a way from 0 to each
     came_from = []
@@ -82,66 +92,80 @@ def best_hinges(curve: Curve, asymptotes: Asymptotes, count: int) -> Array:
     return candidates[way[::-1]]
 
 
-def _segment_errors(curve: Curve, asymptotes: Asymptotes, candidates: Array) -> tuple[Array, Array]:
+def _segment_errors(sides: tuple[_Side, _Side], candidates: Array) -> tuple[Array, Array]:
     """[i, j]: the largest error of a segment from candidate i to j; and if j is the outermost."""
     n = len(candidates)
-    inner, last = np.full((n, n), np.inf), np.full((n, n), np.inf)
-    x = np.linspace(0.0, SPAN, SAMPLES)
-    sides = []
-    for sign, (slope, intercept) in ((1.0, asymptotes.right), (-1.0, asymptotes.left)):
-        line = sign * slope * candidates + intercept
-        beyond = np.abs(curve(sign * x) - (sign * slope * x + intercept))
-        sides.append((curve(sign * x), curve(sign * candidates), line, beyond))
-
-    for i in range(n):
-        for j in range(i + 1, n):
-            here = (x >= candidates[i]) & (x <= candidates[j])
-            t = (x[here] - candidates[i]) / (candidates[j] - candidates[i])
-            inner[i, j] = max(
-                np.abs(at[i] + (at[j] - at[i]) * t - f[here]).max() for f, at, _, _ in sides
-            )
-            last[i, j] = max(
-                max(
-                    np.abs(at[i] + (line[j] - at[i]) * t - f[here]).max(),
-                    beyond[x >= candidates[j]].max(),
-                )
-                for f, at, line, beyond in sides
-            )
+    inner = np.where(np.tri(n, dtype=bool), np.inf, 0.0)
+    last = inner.copy()
+    for side in sides:
+        wanted, at, on_line = side.of(_x), side.of(candidates), side.line(candidates)
+        beyond = np.abs(wanted - side.line(_x))
+        for i in range(n):
+            for j in range(i + 1, n):
+                here = (_x >= candidates[i]) & (_x <= candidates[j])
+                t = (_x[here] - candidates[i]) / (candidates[j] - candidates[i])
+                errors = [
+                    np.abs(at[i] + (end - at[i]) * t - wanted[here]).max()
+                    for end in (at[j], on_line[j])
+                ]
+                inner[i, j] = max(inner[i, j], errors[0])
+                last[i, j] = max(last[i, j], errors[1], beyond[_x >= candidates[j]].max())
     return inner, last
 
 
-def _levelled(curve: Curve, hinges: Array, slope: float, intercept: float) -> Array:
-    """Changes of slope at `hinges` of the best h for x ≥ 0 that ends on slope·x + intercept."""
+def _moved(sides: tuple[_Side, _Side], hinges: Array, step: float) -> Array:
+    """The hinges after moving one by one step, again and again, as long as the error shrinks."""
+    best, least = hinges, _error(sides, hinges)
+    while True:
+        start = best
+        for i in range(1, len(hinges)):
+            for by in (-step, step):
+                moved = start.copy()
+                moved[i] += by
+                if (np.diff(moved) > 0).all() and (error := _error(sides, moved)) < least:
+                    best, least = moved, error
+        if best is start:
+            return best
+
+
+def _error(sides: tuple[_Side, _Side], hinges: Array) -> float:
+    errors = []
+    for side in sides:
+        changes = _changes_of_slope(side, hinges)
+        h = np.maximum(_x[:, None] - hinges, 0.0) @ changes
+        errors.append(np.abs(h - side.of(_x)).max())
+    return float(max(errors))
+
+
+def _changes_of_slope(side: _Side, hinges: Array) -> Array:
+    """Of the best h for x ≥ 0 with these hinges that ends on the side's line."""
     values = np.zeros(len(hinges))
-    values[-1] = slope * hinges[-1] + intercept if len(hinges) > 1 else 0.0
-    if len(hinges) > 2:
-        values[1:-1] = _least_largest_error(curve, hinges, values, slope, intercept)
-    slopes = np.append(np.diff(values) / np.diff(hinges), slope)
+    if len(hinges) > 1:
+        values[-1] = side.line(hinges[-1])
+        values[1:-1] = _values_of_least_error(side, hinges, values)
+    slopes = np.append(np.diff(values) / np.diff(hinges), side.slope)
     return np.diff(slopes, prepend=0.0)
 
 
-def _least_largest_error(
-    curve: Curve, hinges: Array, ends: Array, slope: float, intercept: float
-) -> Array:
-    """Values at the inner hinges; those at both `ends` are settled.
+def _values_of_least_error(side: _Side, hinges: Array, ends: Array) -> Array:
+    """Values at the inner hinges, given those at both `ends`.
 
     Lawson: least squares, again and again, each time with the weights times the last errors.
     """
-    x = np.linspace(0.0, SPAN, SAMPLES)
-    outside = x > hinges[-1]
-    settled = np.where(outside, slope * x + intercept, np.interp(x, hinges, ends))
-    wanted = curve(x) - settled
-    hats = np.stack([np.interp(x, hinges, hat) for hat in np.eye(len(hinges))[1:-1]], axis=1)
-    hats[outside] = 0.0
+    outside = _x > hinges[-1]
+    settled = np.where(outside, side.line(_x), np.interp(_x, hinges, ends))
+    wanted = side.of(_x) - settled
+    hats = np.array([np.interp(_x, hinges, hat) for hat in np.eye(len(hinges))])[1:-1].T
+    hats = np.where(outside[:, None], 0.0, hats)
 
-    best, least = np.zeros(hats.shape[1]), np.inf
-    weights = np.full(len(x), 1.0 / len(x))
+    best, least = np.zeros(len(hinges) - 2), np.inf
+    weights = np.full(len(_x), 1.0 / len(_x))
     for _ in range(LAWSON_STEPS):
         root = np.sqrt(weights)
         values = np.linalg.lstsq(root[:, None] * hats, root * wanted, rcond=None)[0]
         errors = np.abs(hats @ values - wanted)
         if errors.max() < least:
-            least, best = errors.max(), values
+            best, least = values, errors.max()
         if least < LINEAR:
             break
         weights *= errors

@@ -52,7 +52,7 @@ class Source:
             name: import_module(value.name) if isinstance(value, _Module) else value
             for name, value in self.names
         }
-        scope |= {"__name__": __name__, **names}
+        scope |= names  # and no __name__: torch.compile would look the names up in that module
         linecache.cache[file] = (len(self.text), None, self.text.splitlines(keepends=True), file)
         exec(compile(self.text, file, "exec"), scope)
         forward: FunctionType = scope["forward"]
@@ -109,6 +109,7 @@ def _new_subclass(cls: type[nn.Module], forward: Forward) -> type[nn.Module]:
     function = forward.function(f"<forward of {cls.__qualname__} with units, {next(_numbers)}>")
     parameters = inspect.signature(cls.forward).parameters.values()
     function.__defaults__ = tuple(p.default for p in parameters if p.default is not p.empty)
+    function.__module__ = cls.__module__
     function.__doc__ = cls.forward.__doc__
     function.__qualname__ = f"{cls.__qualname__}.forward"
 
