@@ -1,10 +1,31 @@
-"""The SPLASH function, and the only place that picks the kernel that computes it."""
+"""The SPLASH function, and the only place that picks the kernel that computes it.
+
+An ordinary call on a CPU tensor goes to the native kernel, one on a CUDA tensor to the Triton
+kernel. The plain equation serves wherever an opaque operator would be in the way: inside
+``torch.compile`` and ``torch.export``, where it fuses and exports; under ``torch.func`` and
+forward-mode differentiation; on other devices; and where a kernel can't be had.
+``SPLASH_KERNEL=reference|native|triton`` forces one.
+"""
+
+import os
 
 import torch.nn.functional as F
 from torch import Tensor
+from torch._C import _functorch, _get_tracing_state
+from torch.autograd import forward_ad
+from torch.compiler import is_compiling
+from torch.nn import Parameter
 
-from splash_units.kernels import reference
+from splash_units.kernels import native, reference
 from splash_units.kernels.reference import scale_gradient as scale_gradient
+
+KERNELS = ("reference", "native")
+
+# os.environ.get takes a microsecond, a third of a small activation; the dict behind it does not.
+_environment = getattr(os.environ, "_data", os.environ)
+_FORCED = getattr(os.environ, "encodekey", str)("SPLASH_KERNEL")
+
+_ORDINARY = (Tensor, Parameter)  # anything else (DTensor, FakeTensor, ...) gets the plain equation
 
 
 def splash(x: Tensor, a_pos: Tensor, a_neg: Tensor, hinges: Tensor) -> Tensor:
@@ -30,6 +51,15 @@ def scaled_splash(
     `trailing` is the number of dimensions of x that stand to the right of the slopes' own; it saves
     the modules a reshape of their parameters in every call.
     """
+    operators = _operators_for(x)
+    if operators is not None:
+        try:
+            y: Tensor = operators.splash(x, a_pos, a_neg, hinges, trailing, grad_scale)
+            return y
+        except (ValueError, TypeError):
+            # Either the caller's mistake, which the check below explains, or something that only
+            # the plain equation serves. Checking first would cost every call what few need.
+            pass
     _check(x, a_pos, a_neg, hinges, trailing)
     return reference.scaled_splash(x, a_pos, a_neg, hinges, trailing, grad_scale)
 
@@ -52,10 +82,49 @@ def batch_norm_splash(
 
     Slopes are shared by the layer, of shape (hinges,), or by channel, (hinges, C).
     """
+    operators = _operators_for(x)
+    if operators is not None:
+        try:
+            y: Tensor = operators.batch_norm_splash(
+                x, weight, bias, running_mean, running_var, a_pos, a_neg, hinges,
+                training, momentum, eps, grad_scale,
+            )[0]  # fmt: skip
+            return y
+        except (ValueError, TypeError):
+            pass
     z = F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
     return scaled_splash(
         z, a_pos, a_neg, hinges, 0 if a_pos.dim() == 1 else x.dim() - 2, grad_scale
     )
+
+
+def _operators_for(x: Tensor) -> native.Operators | None:
+    """The kernel's operators for this call, or None for the plain equation."""
+    forced = _environment.get(_FORCED)
+    if forced is not None:
+        return _forced_operators(x, os.environ["SPLASH_KERNEL"])
+    if (
+        type(x) not in _ORDINARY
+        or is_compiling()
+        or _functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+        or _get_tracing_state() is not None
+    ):
+        return None
+    return native.load() if x.is_cpu else None
+
+
+def _forced_operators(x: Tensor, name: str) -> native.Operators | None:
+    if name == "reference":
+        return None
+    if name == "native":
+        if not x.is_cpu:
+            raise ValueError(f"SPLASH_KERNEL=native needs tensors on the CPU, x is on {x.device}")
+        operators = native.load()
+        if operators is None:
+            raise RuntimeError(f"SPLASH_KERNEL=native, but it can't be had: {native.why_not()}")
+        return operators
+    raise ValueError(f"unknown SPLASH_KERNEL {name!r}: choose one of {', '.join(KERNELS)}")
 
 
 def _check(x: Tensor, a_pos: Tensor, a_neg: Tensor, hinges: Tensor, trailing: int) -> None:

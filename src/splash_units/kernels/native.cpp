@@ -106,6 +106,17 @@ void tabulate(Table& t, const Unit<float>& unit, int64_t group, Finder finder) {
 }
 void tabulate(Table&, const Unit<double>&, int64_t, Finder) {}
 
+// values[first], values[first + step], ..., starting again at 0 after `count`.
+template <class C>
+SPLASH_INLINE Vec<C> spread(const C* values, int64_t first, int64_t step, int64_t count) {
+  first %= count;
+  if (step == 0 || count == 1) return all<C>(values[first]);
+  if (first + lanes<C>::count <= count) return stored<C>::load(values + first);
+  Vec<C> v;
+  for (int lane = 0; lane < lanes<C>::count; ++lane, first = first + 1 == count ? 0 : first + 1) v[lane] = values[first];
+  return v;
+}
+
 // Parameters of `count` vectors of channels. Vector v has channels first(v), first(v) + step, ... in
 // its lanes: step 0 for a row of one channel, 1 for columns.
 template <class C>
@@ -122,18 +133,14 @@ class Parameters {
       Lanes<C>& p = lanes_[v];
       Vec<C>*pos = slopes_.data() + 2 * padded * v, *neg = pos + padded;
       p.hinges = padded, p.at = at_.data(), p.pos = pos, p.neg = neg;
-      for (int lane = 0; lane < lanes<C>::count; ++lane) {
-        const int64_t channel = (v * stride + lane * step) % channels, group = unit.groups == 1 ? 0 : channel;
-        for (int s = 0; s < unit.hinges; ++s) {
-          pos[s][lane] = unit.pos[s * unit.groups + group];
-          neg[s][lane] = unit.neg[s * unit.groups + group];
-        }
-        if (!norm) continue;
-        p.scale[lane] = norm->scale[channel], p.shift[lane] = norm->shift[channel];
-        p.mean[lane] = norm->mean ? norm->mean[channel] : 0;
-        p.from_grad[lane] = norm->from_grad ? norm->from_grad[channel] : 0;
-        p.from_x[lane] = norm->from_x ? norm->from_x[channel] : 0;
-        p.constant[lane] = norm->constant ? norm->constant[channel] : 0;
+      for (int s = 0; s < unit.hinges; ++s) {
+        pos[s] = spread(unit.pos + s * unit.groups, v * stride, step, unit.groups);
+        neg[s] = spread(unit.neg + s * unit.groups, v * stride, step, unit.groups);
+      }
+      if (norm) {
+        const auto of = [&](const C* values) { return values ? spread(values, v * stride, step, channels) : Vec<C>{}; };
+        p.scale = of(norm->scale), p.shift = of(norm->shift), p.mean = of(norm->mean);
+        p.from_grad = of(norm->from_grad), p.from_x = of(norm->from_x), p.constant = of(norm->constant);
       }
       const int64_t t = unit.groups == 1 ? 0 : v;
       if (has_table && t == v) tabulate(tables_[t], unit, t, finder_);
@@ -262,6 +269,13 @@ struct Found<Finder::compare, K> {
   explicit SPLASH_INLINE Found(const Table*) {}
 };
 
+// More arithmetic than a copy has hides the hardware's own prefetching; ask some lines ahead.
+template <class T>
+SPLASH_INLINE void fetch_ahead(const T* in, const T* out) {
+  __builtin_prefetch(reinterpret_cast<const char*>(in) + 2048);
+  __builtin_prefetch(reinterpret_cast<const char*>(out) + 2048, 1);
+}
+
 template <class T, int K, bool affine, Finder finder>
 SPLASH_ONE_COPY void forward_strip(const T* x, T* y, int64_t n, int64_t stride, int filled, const Lanes<compute_t<T>>& p) {
   using C = compute_t<T>;
@@ -270,6 +284,7 @@ SPLASH_ONE_COPY void forward_strip(const T* x, T* y, int64_t n, int64_t stride, 
   const Vec<C> scale = p.scale, shift = p.shift;
   Watch<C> watch;
   for (int64_t i = 0; i < n; ++i) {
+    fetch_ahead(x + i * stride, y + i * stride);
     Vec<C> z = stored<T>::load(x + i * stride);
     if constexpr (affine) z = z * scale + shift;
     const Vec<C> u = magnitude<C>(z);
@@ -331,7 +346,10 @@ SPLASH_ONE_COPY void backward_strip(const T* x, const T* grad, T* dx, int64_t n,
   Vec<C> pos[K ? K : most_hinges], neg[K ? K : most_hinges], dz_sum{}, dz_x_sum{};
   for (int s = 0; s < hinges.count; ++s) pos[s] = neg[s] = Vec<C>{};
 
+  // Two loops over memory that is in cache the second time: together they would need more registers
+  // than there are.
   for (int64_t i = 0; i < n; ++i) {
+    if constexpr (writes) fetch_ahead(x + i * stride, dx + i * stride);
     const Vec<C> in = stored<T>::load(x + i * stride), g = stored<T>::load(grad + i * stride);
     const Vec<C> z = affine ? in * scale + shift : in, u = magnitude<C>(z);
     // At x = 0 no slope counts, which comparing knows, a grid has a cell for, and segments do not.
@@ -348,21 +366,25 @@ SPLASH_ONE_COPY void backward_strip(const T* x, const T* grad, T* dx, int64_t n,
     } else {
       slope = found.slope(z, found.index(u, hinges));
     }
-    const Vec<C> dz = g * slope;
+    const Vec<C> dz = g * slope + Vec<C>{};  // + 0: a flat segment passes on 0.0, never -0.0, as torch.relu has it
     if constexpr (writes) {
       const Vec<C> out = affine ? dz * from_grad + (in * from_x + constant) : dz;
       stored<T>::store(dx + i * stride, out);
     }
-    if constexpr (sums) {
+    if constexpr (sums && affine) {
+      dz_sum += dz;
+      dz_x_sum += dz * (in - mean);
+    }
+  }
+  if constexpr (sums) {
+    for (int64_t i = 0; i < n; ++i) {
+      const Vec<C> in = stored<T>::load(x + i * stride), g = stored<T>::load(grad + i * stride);
+      const Vec<C> z = affine ? in * scale + shift : in, u = magnitude<C>(z);
       const Vec<C> g_neg = by_sign<C>(z, g, Vec<C>{}), g_pos = g - g_neg;
       for (int s = 0; s < hinges.count; ++s) {
         const Vec<C> r = s == 0 ? u : above_zero<C>(u - hinges.at[s]);
         pos[s] += g_pos * r;
         neg[s] += g_neg * r;
-      }
-      if constexpr (affine) {
-        dz_sum += dz;
-        dz_x_sum += dz * (in - mean);
       }
     }
   }
@@ -386,7 +408,7 @@ SPLASH_ONE_COPY void backward_strip(const T* x, const T* grad, T* dx, int64_t n,
     for (int lane = 0; lane < filled; ++lane) {
       const OneByOne<C> one{p, lane};
       const C in = as_compute(x[i * stride + lane]), g = as_compute(grad[i * stride + lane]);
-      const C z = affine ? in * p.scale[lane] + p.shift[lane] : in, dz = g * one.slope(z);
+      const C z = affine ? in * p.scale[lane] + p.shift[lane] : in, dz = g * one.slope(z) + C(0);
       if constexpr (writes) put(dx + i * stride + lane, affine ? dz * p.from_grad[lane] + (in * p.from_x[lane] + p.constant[lane]) : dz);
       if constexpr (sums) {
         for (int s = 0; s < hinges.count; ++s) {
@@ -447,9 +469,11 @@ struct Columns {
       return;
     }
     const int64_t end = std::min(begin + rows_a_task, rows);
-    for (int64_t row = begin; row < end; row += strip_length)
+    // Few enough rows that the neighbouring columns' strips find them in the first cache.
+    const int64_t height = std::clamp<int64_t>(2048 / (block * W), 16, strip_length);
+    for (int64_t row = begin; row < end; row += height)
       for (int64_t v = first; v < last; ++v)
-        strip(row * width + v * W, v, std::min<int64_t>(strip_length, end - row), width, W);
+        strip(row * width + v * W, v, std::min<int64_t>(height, end - row), width, W);
   }
 };
 
@@ -548,6 +572,7 @@ struct Ragged {
 template <class T>
 void forward(const T* x, T* y, Extent e, const Unit<compute_t<T>>& unit, const Norm<compute_t<T>>* norm) {
   using C = compute_t<T>;
+  if (e.size() == 0) return;
   const Walk<C> walk(e, !norm && unit.groups == 1);
   const int hinges = padded<T>(unit.hinges);
   const Parameters<C> parameters(unit, norm, hinges, e.channels, walk.vectors, walk.stride, walk.step);
@@ -565,6 +590,7 @@ template <class T>
 void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T>>& unit,
               const Norm<compute_t<T>>* norm, const Sums* sums) {
   using C = compute_t<T>;
+  if (e.size() == 0) return;
   const Walk<C> walk(e, !norm && unit.groups == 1);
   const int hinges = padded<T>(unit.hinges);
   const Parameters<C> parameters(unit, norm, hinges, e.channels, walk.vectors, walk.stride, walk.step);
@@ -582,8 +608,9 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
   if (!sums) return;
   for (int64_t i = 0; i < walk.totals(); ++i) {
     const Totals<C> t = totals[i];
-    for (int lane = 0; lane < lanes<C>::count; ++lane) {
-      const int64_t channel = (i % walk.vectors * walk.stride + lane * walk.step) % e.channels, group = unit.groups == 1 ? 0 : channel;
+    int64_t channel = i % walk.vectors * walk.stride % e.channels;
+    for (int lane = 0; lane < lanes<C>::count; ++lane, channel = (channel + walk.step == e.channels ? 0 : channel + walk.step)) {
+      const int64_t group = unit.groups == 1 ? 0 : channel;
       for (int s = 0; s < unit.hinges; ++s) {
         sums->pos[s * unit.groups + group] += t.pos[s][lane];
         sums->neg[s * unit.groups + group] += t.neg[s][lane];

@@ -227,7 +227,14 @@ Tensor splash_autograd(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg
   return y;
 }
 
-Tensor splash_meta(const Tensor& x, const Tensor&, const Tensor&, const Tensor&, int64_t, double) {
+// Also where a stray meta parameter brings a call on an ordinary x.
+void on_one_device(const Tensor& x, std::initializer_list<const Tensor*> others) {
+  for (const Tensor* t : others)
+    TORCH_CHECK_VALUE(t->device() == x.device(), "splash: x is on ", x.device(), ", a parameter on ", t->device());
+}
+
+Tensor splash_meta(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges, int64_t, double) {
+  on_one_device(x, {&a_pos, &a_neg, &hinges});
   return x.is_non_overlapping_and_dense() ? at::empty_like(x) : at::empty_like(x, at::MemoryFormat::Contiguous);
 }
 
@@ -247,18 +254,39 @@ std::vector<C> per_channel(int64_t channels, const F& f) {
   return values;
 }
 
-// An optional per-channel parameter as doubles, or its default.
+// An optional per-channel parameter as doubles, or its default. Read in place where possible: a handful
+// of tensor operations on 256 numbers takes longer than normalising an MLP's layer.
 std::vector<double> doubles(const optional<Tensor>& t, int64_t channels, double otherwise) {
   std::vector<double> values(channels, otherwise);
   if (!t.has_value() || !t->defined()) return values;
-  const Tensor wide = t->detach().to(at::kDouble).contiguous();
-  std::copy(wide.const_data_ptr<double>(), wide.const_data_ptr<double>() + channels, values.begin());
+  if (t->scalar_type() == at::kFloat && t->is_contiguous()) {
+    std::copy_n(t->const_data_ptr<float>(), channels, values.begin());
+  } else {
+    const Tensor wide = t->detach().to(at::kDouble).contiguous();
+    std::copy_n(wide.const_data_ptr<double>(), channels, values.begin());
+  }
   return values;
+}
+
+// running <- (1 - momentum) running + momentum now, in running's own precision as nn.BatchNorm2d does it.
+void follow(const Tensor& running, const std::vector<double>& now, double momentum) {
+  const Tensor values = running.detach();
+  if (values.scalar_type() == at::kFloat && values.is_contiguous()) {
+    float* r = values.mutable_data_ptr<float>();
+    for (size_t c = 0; c < now.size(); ++c)
+      r[c] = static_cast<float>(momentum) * static_cast<float>(now[c]) + (1 - static_cast<float>(momentum)) * r[c];
+    values.unsafeGetTensorImpl()->bump_version();
+  } else {
+    const Tensor batch = at::empty({static_cast<int64_t>(now.size())}, values.options().dtype(at::kDouble));
+    std::copy(now.begin(), now.end(), batch.mutable_data_ptr<double>());
+    values.mul_(1 - momentum).add_(batch.to(values.scalar_type()), momentum);
+  }
 }
 
 // (N, C, ...) with slopes shared by the layer (1-D) or a channel (2-D).
 View normalised_view(const Tensor& x, const Tensor& a_pos) {
-  TORCH_CHECK_VALUE(x.dim() >= 2, "batch_norm_splash: x must have a batch and a channel dimension, got shape ", x.sizes());
+  TORCH_CHECK_VALUE(x.dim() >= 2 && x.numel() > 0, "batch_norm_splash: x must have a batch and a channel dimension and not be empty, got shape ",
+                    x.sizes());
   TORCH_CHECK_VALUE(a_pos.dim() == 1 || (a_pos.dim() == 2 && a_pos.size(1) == x.size(1)),
                     "batch_norm_splash: slopes of shape ", a_pos.sizes(), " for ", x.size(1), " channels");
   return view_of(x, {1, 2});
@@ -280,10 +308,10 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm_splash(const Tensor& x, const opti
     mu.resize(channels);
     with_type(x, [&](auto type) { moments<decltype(type)>(read<decltype(type)>(view.x), view.extent, mu.data(), variance.data()); });
     if (running_mean.has_value() && running_mean->defined()) {
-      const auto options = at::TensorOptions().dtype(at::kDouble);
-      const Tensor unbiased = at::from_blob(variance.data(), {channels}, options).div(static_cast<double>(count - 1));
-      running_mean->detach().mul_(1 - momentum).add_(at::from_blob(mu.data(), {channels}, options).to(running_mean->scalar_type()), momentum);
-      running_var->detach().mul_(1 - momentum).add_(unbiased.to(running_var->scalar_type()), momentum);
+      std::vector<double> unbiased = variance;
+      for (double& v : unbiased) v /= static_cast<double>(count - 1);
+      follow(*running_mean, mu, momentum);
+      follow(*running_var, unbiased, momentum);
     }
     for (double& v : variance) v /= count;
   } else {
@@ -395,8 +423,9 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm_splash_autograd(
 }
 
 std::tuple<Tensor, Tensor, Tensor> batch_norm_splash_meta(const Tensor& x, const optional<Tensor>&, const optional<Tensor>&,
-                                                          const optional<Tensor>&, const optional<Tensor>&, const Tensor&, const Tensor&,
-                                                          const Tensor&, bool, double, double, double) {
+                                                          const optional<Tensor>&, const optional<Tensor>&, const Tensor& a_pos,
+                                                          const Tensor& a_neg, const Tensor& hinges, bool, double, double, double) {
+  on_one_device(x, {&a_pos, &a_neg, &hinges});
   const Tensor mean = at::empty_symint({x.sym_size(1)}, x.options().dtype(compute_dtype(x)));
   return {x.is_non_overlapping_and_dense() ? at::empty_like(x) : at::empty_like(x, at::MemoryFormat::Contiguous), mean, at::empty_like(mean)};
 }
