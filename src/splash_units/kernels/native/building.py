@@ -203,8 +203,9 @@ def _finish(process: "subprocess.Popen[bytes]", deadline: float) -> None:
         )
 
 
-def _excerpt(said: str, lines: int = 6) -> str:
-    """From the first error on: what comes before is where it was included from."""
-    all_lines = said.splitlines()
-    first = next((i for i, line in enumerate(all_lines) if "error" in line.lower()), 0)
-    return "\n".join(all_lines[first : first + lines])
+def _excerpt(said: str, length: int = 6) -> str:
+    """From the first error on: a compiler begins with where it was included from."""
+    lines = said.splitlines()
+    first = next((i for i, line in enumerate(lines) if "error" in line.lower()), 0)
+    first = max(0, min(first, len(lines) - length))  # a linker ends with its one line of error
+    return "\n".join(lines[first : first + length])
