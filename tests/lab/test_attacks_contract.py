@@ -6,6 +6,7 @@ from attack_models import Linear, digits, linear_problem
 from torch import nn
 
 from splash_units.lab.attacks import (
+    APGD,
     FGSM,
     PGD,
     Attack,
@@ -13,7 +14,9 @@ from splash_units.lab.attacks import (
     CarliniWagnerL2,
     Outcome,
     Pixels,
+    Square,
     UniformNoise,
+    WorstCase,
 )
 
 ATTACKS = [
@@ -26,6 +29,9 @@ ATTACKS = [
     Boundary(steps=30, start_attempts=10),
     Pixels(1, population=20, generations=3, block=10),
     Pixels(3, population=20, generations=3, incremental=False),
+    APGD(0.1, steps=6, restarts=2),
+    Square(0.1, queries=20),
+    WorstCase([FGSM(0.05), Square(0.1, queries=9), Boundary(9, start_attempts=5)], l2=0.8),
 ]
 every_attack = pytest.mark.parametrize("attack", ATTACKS, ids=str)
 

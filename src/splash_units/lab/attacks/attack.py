@@ -146,18 +146,20 @@ class Attack:
             images[right] = self.perturb(victim, task)
             logits[right] = victim.recheck(images[right])
         prediction, probabilities = logits.argmax(1), logits.double().softmax(1)
+        fooled = was_right & (prediction != labels)
         outcome = Outcome(
             images=images,
             labels=labels,
             clean_prediction=clean_prediction,
             prediction=prediction,
             was_right=was_right,
-            fooled=was_right & (prediction != labels),
+            fooled=fooled,
             **distances(images, clean),
             probability_true=probabilities.gather(1, labels[:, None])[:, 0],
             probability_predicted=probabilities.amax(1),
             queries=victim.queries,
             gradient_queries=victim.gradient_queries,
+            winner=torch.where(fooled, victim.winner, -1),
         )
         self._check_promise(outcome)
         return outcome
@@ -172,9 +174,11 @@ class Attack:
             raise RuntimeError(f"{self} went {worst:.9g} far, its budget is {self.budget}")
 
 
-class _Silence:
+class Silence:
+    """Nobody is watching."""
+
     def advance(self, images: int) -> None:
-        """Nobody is watching."""
+        pass
 
 
 class _Bar:
@@ -191,7 +195,7 @@ def ticking(description: str, total: int, progress: bool | Progress) -> Iterator
     all.
     """
     if progress is False or (progress is True and not sys.stderr.isatty()):
-        yield _Silence()
+        yield Silence()
     elif progress is True:
         from rich.console import Console
         from rich.progress import Progress as Bars

@@ -32,7 +32,7 @@ class Rows:
     best: Tensor
 
     def put(self, slots: Tensor, rows: Rows) -> None:
-        """Replace some slots by the rows of other images."""
+        """Replace some slots by other rows."""
         for field in fields(self):
             getattr(self, field.name)[slots] = getattr(rows, field.name)
 

@@ -74,6 +74,7 @@ class Outcome:
         Tensor  #: images the network was shown for this row: the clean one and the attack's own
     )
     gradient_queries: Tensor  #: how many of the queries also asked for a gradient
+    winner: Tensor  #: which of several attacks fooled the image, counted from 0; -1 if none did
 
     def __post_init__(self) -> None:
         lengths = {field.name: len(getattr(self, field.name)) for field in fields(self)}

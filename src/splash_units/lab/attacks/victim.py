@@ -60,8 +60,9 @@ class Victim:
         self.width = width
         self.queries = torch.zeros_like(labels)
         self.gradient_queries = torch.zeros_like(labels)
+        self.winner = torch.zeros_like(labels)  #: which of several attacks fooled an image
         self.model = model
-        self._layout = layout
+        self.layout = layout
         self._asking_for = torch.arange(len(labels), device=labels.device)
         self.clean_logits = self.logits(images)
         check_labels(labels, self.clean_logits.shape[1])
@@ -108,7 +109,7 @@ class Victim:
     def _answer(self, images: Tensor) -> Tensor:
         missing = self.width - len(images)
         block = torch.cat([images, images[:1].expand(missing, -1, -1, -1)]) if missing else images
-        logits = self.model(block.contiguous(memory_format=self._layout))
+        logits = self.model(block.contiguous(memory_format=self.layout))
         return check_logits(logits, self.width)[: len(images)]
 
 
