@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from splash_units.lab.cli.app import app
 from splash_units.lab.cli.train import parse_value, spec_values
+from splash_units.lab.plan import SHORT, SHORT_OF_ANY_OTHER, plan
 from splash_units.lab.spec import TrainSpec
 from splash_units.lab.store import Store
 
@@ -256,3 +258,17 @@ def test_a_plugin_may_stand_anywhere_and_work_everywhere(splash, tmp_path):
     broken = splash("status", "--plugin", "broken.py")
     assert broken.exit_code == 2
     assert "plugin 'broken.py': ModuleNotFoundError" in broken.stderr
+
+
+def test_the_page_on_training_says_what_is(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    shares = [*SHORT.values(), SHORT_OF_ANY_OTHER]
+    assert f"| at `short` | {' | '.join(SHORT)} | any other |" in page
+    assert f"| {' | '.join(f'{100 * share.epochs:.0f} %' for share in shares)} |" in page
+    images = ("all" if share.images == 1 else f"{100 * share.images:.0f} %" for share in shares)
+    assert f"| {' | '.join(images)} |" in page
+    epochs = (plan(TrainSpec(model=model), 50_000, 10_000).epochs for model in SHORT)
+    assert f"| epochs | {' | '.join(map(str, epochs))} | |" in page
+    for block in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+        exec(compile(block, "training.md", "exec"), {})
