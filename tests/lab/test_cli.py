@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from splash_units.lab.cli.app import app
 from splash_units.lab.cli.train import parse_value, spec_values
+from splash_units.lab.events import EpochDone
 from splash_units.lab.plan import SHORT, SHORT_OF_ANY_OTHER, plan
 from splash_units.lab.spec import TrainSpec
 from splash_units.lab.store import Store
@@ -231,6 +232,27 @@ def test_a_run_that_fails_midway_says_where_the_story_is(splash, monkeypatch):
     (run,) = Store("runs").runs()
     assert str(run.part / "failure.json") in done.stderr
     assert "RuntimeError" in json.loads((run.part / "failure.json").read_text())["traceback"]
+
+
+def test_ctrl_c_says_how_to_go_on(splash, monkeypatch):
+    from splash_units.lab import runner
+
+    real_train = runner.train
+
+    def interrupted(*arguments, **options):
+        for event in real_train(*arguments, **options):
+            yield event
+            if isinstance(event, EpochDone):
+                raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "train", interrupted)
+        done = splash(*TINY)
+    assert done.exit_code == 130
+    assert "the same command goes on" in done.stderr
+    (run,) = Store("runs").runs()
+    assert run.status().state == "interrupted"
+    assert "going on after epoch 1" in splash(*TINY).output
 
 
 def test_data_list_and_get(splash, tmp_path, monkeypatch):

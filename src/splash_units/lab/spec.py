@@ -51,27 +51,33 @@ class TrainSpec(BaseModel):
     )
 
     kind: Literal["train"] = "train"
-    model: Name = Field(default="lenet5", description="the network")
+    model: Name = Field(
+        default="lenet5", description="the network: mlp, lenet5, nin, allcnn, resnet20"
+    )
     model_options: Options = Field(default={}, description="options of the network")
-    data: Name = Field(default="digits", description="the data set")
-    unit: Name = Field(default="splash", description="the activation unit")
+    data: Name = Field(default="digits", description="the data set: see splash data list")
+    unit: Name = Field(
+        default="splash", description="the unit: splash, relu, prelu, apl, swish and others"
+    )
     unit_options: Options = Field(default={}, description="options of the unit")
-    seed: int = Field(
-        default=0, ge=0, lt=2**63, description="fixes start, order, augmentation, dropout"
+    seed: int = Field(default=0, ge=0, lt=2**63, description="fixes all that is random")
+    scale: Scale = Field(
+        default="short", description="how much: smoke (seconds), short (a part) or paper (all)"
     )
-    scale: Scale = Field(default="short", description="smoke: seconds; short: a part; paper: all")
     augment: Literal["none", "moderate", "heavy"] = Field(
-        default="none", description="augmentation of the training images"
+        default="none", description="augmentation: none, moderate (flips, shifts) or heavy"
     )
-    recipe: Name = Field(default="primary", description="variant of the network's recipe")
+    recipe: Name = Field(default="primary", description="a variant of the network's recipe")
     epochs: int | None = Field(default=None, ge=1, description="epochs, instead of the scale's")
     fraction: float | None = Field(
-        default=None, gt=0, le=1, description="part of the training images, instead of the scale's"
+        default=None, gt=0, le=1, description="part of the images, instead of the scale's"
     )
     batch_size: int | None = Field(
         default=None, ge=2, description="images a step, instead of the recipe's"
     )
-    optimizer: Literal["sgd", "adam"] = Field(default="sgd", description="sgd is the recipes'")
+    optimizer: Literal["sgd", "adam"] = Field(
+        default="sgd", description="the optimizer: sgd or adam"
+    )
     lr: float | None = Field(
         default=None, gt=0, description="learning rate at the start, instead of the recipe's"
     )
@@ -79,12 +85,12 @@ class TrainSpec(BaseModel):
         default=1.0, gt=0, description="factor on the learning rate of the units' slopes"
     )
     weight_decay: float | None = Field(
-        default=None, ge=0, description="on kernels, instead of the recipe's"
+        default=None, ge=0, description="weight decay of the kernels, instead of the recipe's"
     )
     precision: Literal["float32", "bfloat16"] = Field(
-        default="float32", description="bfloat16: autocast"
+        default="float32", description="the precision: float32, or bfloat16 by autocast"
     )
-    compile: bool = Field(default=False, description="torch.compile the network")
+    compile: bool = Field(default=False, description="use torch.compile")
 
     def __hash__(self) -> int:
         return hash(digest(self))

@@ -16,6 +16,7 @@ err = Console(highlight=False, soft_wrap=True, stderr=True)
 
 WRONG_INPUT = 2
 FAILED = 1
+INTERRUPTED = 130  # as a shell reports Ctrl-C
 
 StoreOption = Annotated[
     Path, typer.Option("--store", metavar="DIR", help="The folder of runs.", envvar="SPLASH_STORE")

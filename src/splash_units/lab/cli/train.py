@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from splash_units.lab.cli.terminal import (
     FAILED,
+    INTERRUPTED,
     StoreOption,
     complain,
     epoch_line,
@@ -124,6 +125,9 @@ def _follow(spec: TrainSpec, store: Store, options: dict[str, Any]) -> Run:
         first = next(events)
     try:
         _show(first, events)
+    except KeyboardInterrupt:
+        complain("interrupted; the same command goes on after the last whole epoch")
+        raise typer.Exit(INTERRUPTED) from None
     except Exception as error:
         complain(f"{type(error).__name__}: {error}")
         complain(f"the whole story is in {store.run(spec).part / 'failure.json'}")

@@ -1,0 +1,183 @@
+"""`splash bench`: what SPLASH costs beside ReLU, measured here and now."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from splash_units.lab.cli.terminal import out, user_errors
+
+if TYPE_CHECKING:
+    from splash_units.lab.benchmarks.cases import Case
+    from splash_units.lab.benchmarks.presenting import Rows
+    from splash_units.lab.benchmarks.record import Record
+    from splash_units.lab.timing import Effort, Stopwatch
+
+SECTIONS = "units, batchnorm, steps, hinges, sizes, memory, compile, all"
+# A step of the larger networks takes seconds; a unit's pass, milliseconds.
+SECONDS, SECONDS_OF_STEPS, QUICK_SECONDS = 3.0, 15.0, 0.3
+
+
+def bench(
+    sections: Annotated[
+        list[str] | None, typer.Argument(metavar="[SECTION]...", help=f"{SECTIONS}.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; else torch's.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A fraction of a second a case: a look, no result.")
+    ] = False,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.01, help="How long each case goes on taking turns.")
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only cases with this in their name.")
+    ] = None,
+    peers: Annotated[
+        bool,
+        typer.Option(
+            "--peers",
+            help="With other learnable units: pip install --no-deps -r benchmarks/peers.txt.",
+        ),
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Keep the results; replaces those of these cases."),
+    ] = None,
+) -> None:
+    """Measure what SPLASH costs: time against ReLU and others, memory, growth with hinges and size.
+
+    Contenders take turns in one process, so what counts are the ratios; times alone are of this
+    machine and moment. Without a section: units, batchnorm and memory.
+
+    Example: splash bench units --threads 2 --output results.json
+    """
+    from splash_units.lab.benchmarks import cases as benchmark_cases
+    from splash_units.lab.benchmarks import presenting, record
+
+    with user_errors():
+        device = _device(device)
+        chosen = _sections(sections or ["units", "batchnorm", "memory"], benchmark_cases.SECTIONS)
+        wanted = [
+            case
+            for case in benchmark_cases.cases(chosen, device, peers)
+            if only is None or only.lower() in case.name.lower()
+        ]
+        if not wanted:
+            raise ValueError(f"no case of {', '.join(chosen)} has {only!r} in its name")
+        if output is not None and output.exists():
+            record.load(output)  # refuse what can't be added to before minutes are spent
+        _set_threads(threads)
+    run = record.describe_run(("splash", *sys.argv[1:]), device)
+    _announce(run, len(wanted), peers)
+    results = []
+    for case in wanted:
+        effort = _effort(case, quick, seconds)
+        results.append(_follow(case, effort, _stopwatch(device)))
+        out.print(_table(presenting.case_rows(results[-1])), "")
+        if output is not None:  # after each, or an interruption would lose all
+            record.save(output, run, results)
+    if any(result["targets"] for result in results):
+        out.print(_table(presenting.targets_rows(results)))
+    if output is not None:
+        out.print(f"results: {output}")
+
+
+def _device(name: str) -> str:
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name not in ("cpu", "cuda"):
+        raise ValueError(f"unknown device {name!r}: choose cpu, cuda or auto")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device cuda: torch sees no GPU here")
+    return name
+
+
+def _sections(asked: Sequence[str], known: Sequence[str]) -> list[str]:
+    unknown = [name for name in asked if name not in (*known, "all")]
+    if unknown:
+        raise ValueError(f"unknown section {unknown[0]!r}: choose from {SECTIONS}")
+    return list(known) if "all" in asked else list(asked)
+
+
+def _set_threads(threads: int | None) -> None:
+    import torch
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+def _stopwatch(device: str) -> "Stopwatch":
+    import torch
+
+    from splash_units.lab.timing import Stopwatch
+
+    return Stopwatch(synchronize=torch.cuda.synchronize) if device == "cuda" else Stopwatch()
+
+
+def _effort(case: "Case", quick: bool, seconds: float | None) -> "Effort":
+    from splash_units.lab.timing import Effort
+
+    takes_steps = case.section in ("steps", "compile") or case.name.endswith("step")
+    usual = SECONDS_OF_STEPS if takes_steps else SECONDS
+    if quick:
+        return Effort(seconds or QUICK_SECONDS, fewest_rounds=2, warm_up_seconds=0.0)
+    return Effort(seconds or usual)
+
+
+def _announce(run: "Record", count: int, peers: bool) -> None:
+    out.print(
+        f"{run['processor']}, {run['threads']} threads, {run['device']}, "
+        f"kernel {run['kernel']}, torch {run['versions']['torch']}; {count} cases"
+    )
+    if peers:
+        from splash_units.lab.benchmarks.contenders import missing_peers
+
+        if missing := missing_peers():
+            out.print(f"not installed, left out: {', '.join(missing)}")
+    busy = run["load_average"]
+    if busy is not None and busy[0] > 0.5 * run["cores"]:
+        out.print(f"[yellow]others are at work here (load {busy[0]:.1f}); medians suffer[/yellow]")
+
+
+def _follow(case: "Case", effort: "Effort", stopwatch: "Stopwatch") -> "Record":
+    from splash_units.lab.benchmarks.record import measure
+
+    name = f"{case.section}: {case.name}"
+    if not out.is_terminal:
+        out.print(escape(f"measuring {name}"))
+        sys.stdout.flush()
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=out,
+        transient=True,
+        disable=not out.is_terminal,
+    ) as bar:
+        task = bar.add_task(escape(f"{name}: warming up"), total=None)
+
+        def on_round(done: int) -> None:
+            bar.update(task, description=escape(f"{name}: round {done}"))
+
+        return measure(case, effort, stopwatch, on_round)
+
+
+def _table(rows: "Rows") -> Table:
+    table = Table(
+        *map(escape, rows.columns),
+        title=escape(rows.title),
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+    )
+    for row in rows.rows:
+        table.add_row(*map(escape, row))
+    return table
