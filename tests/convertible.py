@@ -35,8 +35,9 @@ class Calls(nn.Module):
         x = self.layers[3](x).relu_()
         x = torch.relu_(self.layers[4](x))
         x = F.relu(self.layers[5](x), inplace=True)
-        x = self.layers[6](x).clamp(min=0)
-        x = torch.clamp_min(self.layers[7](x), 0)
+        x = self.layers[6](x).relu().clamp(min=0)
+        for layer in self.layers[7:8]:
+            x = F.relu(layer(x))
         return relu_of_this_file(input=self.layers[8](x))
 
 

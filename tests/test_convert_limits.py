@@ -108,6 +108,11 @@ class AsksType(Calls):
         return super().forward(x if isinstance(x, Tensor) else x[0])
 
 
+class AsksTorchForTheType(Calls):
+    def forward(self, x: Tensor | list[Tensor]) -> Tensor:
+        return super().forward(x if torch.is_tensor(x) else x[0])
+
+
 class TakesAny(Calls):
     def forward(self, *x: Tensor) -> Tensor:
         return super().forward(x[0])
@@ -137,6 +142,7 @@ UNTRACEABLE = {
     NoGrad: "gradient or autocast context",
     NoAutocast: "gradient or autocast context",
     AsksType: "asks for the type",
+    AsksTorchForTheType: "asks for the type",
     TakesAny: "takes *x",
     OwnGradient: "gradient or autocast context",
 }
@@ -237,6 +243,41 @@ def test_what_is_not_zero_at_zero_is_left_and_the_report_says_why() -> None:
     network, report = convert(model, return_report=True)
     assert isinstance(network[0], nn.Hardtanh)
     assert "it is 1 at 0" in report.left[0].why
+
+
+def test_computed_arguments_are_left_and_the_report_says_so() -> None:
+    class Computed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.slope = nn.Parameter(torch.tensor([0.3]))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.relu(F.prelu(x, self.slope))
+
+    network, report = convert(Computed(), return_report=True)
+    assert len(units_of(network)) == 1
+    (left,) = report.left
+    assert left.what == "prelu"
+    assert "tensors of the network" in left.why
+
+
+def test_clamps_are_not_activations() -> None:
+    class Clamps(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.relu(x).clamp(0, 1) + x.clamp(min=0)
+
+    _, report = convert(Clamps(), return_report=True)
+    assert len(report.changed) == 1
+    assert not report.left
+
+
+def test_an_example_that_does_not_get_everywhere() -> None:
+    class Auxiliary(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.relu(x) if self.training else x
+
+    with pytest.raises(ValueError, match=r"^relu_1: the example inputs don't get there"):
+        convert(Auxiliary(), share="channel", example_inputs=torch.ones(2, 3))
 
 
 def test_a_prelu_for_units_that_cannot_have_channels() -> None:

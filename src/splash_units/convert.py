@@ -24,7 +24,7 @@ from splash_units.conversion.plan import Plan, Reused, plan
 from splash_units.conversion.report import Change as Change
 from splash_units.conversion.report import Left as Left
 from splash_units.conversion.report import Report as Report
-from splash_units.conversion.survey import OUR_UNITS, survey
+from splash_units.conversion.survey import is_unit, survey
 from splash_units.conversion.units import MadeUnit, Recipe, unit_for
 from splash_units.fold import fold as fold
 from splash_units.parameters import parameter_groups as parameter_groups
@@ -142,7 +142,7 @@ def _checked_kinds(from_: Any) -> tuple[type[nn.Module], ...]:
 def _refuse_unless_converted(
     model: nn.Module, kinds: tuple[type[nn.Module], ...], leaves: tuple[type[nn.Module], ...]
 ) -> None:
-    if any(type(m).__module__ in OUR_UNITS or isinstance(m, leaves) for m in model.modules()):
+    if any(is_unit(module) or isinstance(module, leaves) for module in model.modules()):
         return
     looked_for = ", ".join(kind.__name__ for kind in kinds)
     others = Counter(type(m).__name__ for m in model.modules() if type(m) in EXACT + FITTED)
@@ -161,6 +161,8 @@ def _units(
         shapes = [probe.shape for probe in probes]
     units: list[MadeUnit] = []
     for site, shape in zip(made.sites, shapes, strict=True):
+        if recipe.wants_shape and example_inputs is not None and shape is None:
+            raise ValueError(f"{site.slots[0].path}: the example inputs don't get there")
         try:
             units.append(unit_for(site.activation, recipe, shape))
         except ValueError as error:

@@ -5,7 +5,7 @@ gives its segments exactly; where it is smooth, :func:`asymptotes_of` gives the 
 to, and the rest is a fit.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -112,60 +112,54 @@ def works_in_place(activation: nn.Module) -> bool:
     return bool(getattr(activation, "inplace", False))
 
 
-# A function's arguments after the input -> the module that computes the same. A clamp is taken for
-# an activation only as max(0, x): other bounds usually guard a range that must not be learned away.
-def _clamp(min: Any = None, max: Any = None) -> nn.Module | None:
-    return nn.ReLU() if isinstance(min, int | float) and min == 0 and max is None else None
+def _in_place(kind: type[nn.Module]) -> Callable[..., nn.Module]:
+    def make(*arguments: Any, **options: Any) -> nn.Module:
+        activation = kind(*arguments, **options)
+        setattr(activation, "inplace", True)  # noqa: B010 - some modules don't have it
+        return activation
+
+    return make
 
 
-def _clamp_(min: Any = None, max: Any = None) -> nn.Module | None:
-    return None if _clamp(min, max) is None else nn.ReLU(inplace=True)
-
-
-def _no_arguments(kind: type[nn.Module], **fixed: Any) -> Callable[[], nn.Module]:
-    return lambda: kind(**fixed)
-
-
-_FUNCTIONS: Mapping[Callable[..., Any], Callable[..., nn.Module | None]] = {
+# Called with a function's arguments after the input, each gives the module that computes the same.
+# There are no clamps here, not even max(0, x): most guard a range that must not be learned away.
+_FUNCTIONS: Mapping[Callable[..., Any], Callable[..., nn.Module]] = {
     F.relu: nn.ReLU,
-    torch.relu: _no_arguments(nn.ReLU),
-    torch.relu_: _no_arguments(nn.ReLU, inplace=True),
     F.relu6: nn.ReLU6,
     F.leaky_relu: nn.LeakyReLU,
-    F.leaky_relu_: partial(nn.LeakyReLU, inplace=True),
+    F.leaky_relu_: _in_place(nn.LeakyReLU),
+    F.prelu: nn.PReLU,  # is only found to be left: its slope is a tensor of the network
     F.hardtanh: nn.Hardtanh,
-    F.hardtanh_: partial(nn.Hardtanh, inplace=True),
+    F.hardtanh_: _in_place(nn.Hardtanh),
     F.gelu: nn.GELU,
     F.silu: nn.SiLU,
     F.mish: nn.Mish,
     F.hardswish: nn.Hardswish,
     F.elu: nn.ELU,
-    F.elu_: partial(nn.ELU, inplace=True),
+    F.elu_: _in_place(nn.ELU),
     F.celu: nn.CELU,
     F.selu: nn.SELU,
+    F.tanh: nn.Tanh,
+    torch.relu: nn.ReLU,
+    torch.relu_: _in_place(nn.ReLU),
     torch.celu: nn.CELU,
-    torch.selu: _no_arguments(nn.SELU),
-    torch.tanh: _no_arguments(nn.Tanh),
-    F.tanh: _no_arguments(nn.Tanh),
-    torch.clamp: _clamp,
-    torch.clamp_min: _clamp,
-    torch.clamp_: _clamp_,
-    torch.clamp_min_: _clamp_,
+    torch.celu_: _in_place(nn.CELU),
+    torch.selu: nn.SELU,
+    torch.selu_: _in_place(nn.SELU),
+    torch.tanh: nn.Tanh,
+    torch.tanh_: _in_place(nn.Tanh),
 }
 
-_METHODS: Mapping[str, Callable[..., nn.Module | None]] = {
-    "relu": _no_arguments(nn.ReLU),
-    "relu_": _no_arguments(nn.ReLU, inplace=True),
-    "tanh": _no_arguments(nn.Tanh),
-    "clamp": _clamp,
-    "clamp_min": _clamp,
-    "clamp_": _clamp_,
-    "clamp_min_": _clamp_,
+_METHODS: Mapping[str, Callable[..., nn.Module]] = {
+    "relu": nn.ReLU,
+    "relu_": _in_place(nn.ReLU),
+    "tanh": nn.Tanh,
+    "tanh_": _in_place(nn.Tanh),
 }
 
 
 def module_for(
-    function: object, arguments: tuple[Any, ...] = (), options: Mapping[str, Any] | None = None
+    function: Any, arguments: tuple[Any, ...] = (), options: Mapping[str, Any] | None = None
 ) -> nn.Module | None:
     """The module that computes what a function of torch, or a method of a tensor, computes.
 
@@ -174,11 +168,6 @@ def module_for(
     if isinstance(function, partial):
         arguments, options = (*function.args, *arguments), {**function.keywords, **(options or {})}
         function = function.func
-    known: Mapping[Any, Callable[..., nn.Module | None]] = _FUNCTIONS
-    if isinstance(function, str):
-        known = _METHODS
-    try:
-        make = known.get(function)
-    except TypeError:  # not hashable
-        return None
+    known: Any = _METHODS if isinstance(function, str) else _FUNCTIONS
+    make = known.get(function) if isinstance(function, Hashable) else None
     return None if make is None else make(*arguments, **(options or {}))

@@ -21,8 +21,6 @@ from splash_units.conversion.tracing import (
 Kinds = tuple[type[nn.Module], ...]
 CallKey = tuple[str, int, str, int]  # file, line, what is called there, the how-manieth time
 
-OUR_UNITS = ("splash_units.unit", "splash_units.rivals", "splash_units.fold")
-
 
 @dataclass(frozen=True)
 class Slot:
@@ -89,13 +87,19 @@ def survey(model: nn.Module, kinds: Kinds, leaves: Kinds) -> Survey:
     return found
 
 
+def is_unit(module: nn.Module) -> bool:
+    """Whether a module is one of this library's: what is in it is its own affair."""
+    package, _, rest = type(module).__module__.partition(".")
+    return package == "splash_units" and not rest.startswith("lab.")
+
+
 def _modules(model: nn.Module, leaves: Kinds) -> dict[str, nn.Module]:
     modules: dict[str, nn.Module] = {}
     closed: list[str] = []
     for path, module in model.named_modules():
         if any(path.startswith(prefix) for prefix in closed):
             continue
-        if type(module).__module__ in OUR_UNITS or type(module) in leaves:
+        if is_unit(module) or type(module) in leaves:
             closed.append(f"{path}." if path else "")
         else:
             modules[path] = module
@@ -157,7 +161,8 @@ def _all_it_does(module: nn.Module, traced: Trace, kinds: Kinds) -> nn.Module | 
     for way in traced.ways:
         nodes = [node for node in way.graph.nodes if node.op != "placeholder"]
         kept = _activation_called(nodes[0]) if len(nodes) == 2 else None
-        if type(kept) not in kinds or nodes[1].args != (nodes[0],):
+        computed = _has_computed_arguments(nodes[0])
+        if type(kept) not in kinds or computed or nodes[1].args != (nodes[0],):
             return None
     return kept
 
@@ -177,7 +182,7 @@ def _find_calls(
     module = found.modules[path]
     if id(module) in by_identity:  # the activation itself
         return
-    called: dict[CallKey, CalledActivation] = {}
+    seen: set[CallKey] = set()
     for way in traced.ways:
         for key, node in keyed_calls(way.graph):
             if node.op == "call_module":
@@ -186,11 +191,15 @@ def _find_calls(
                     held.calls.setdefault((path, key), node)
                 continue
             activation = _activation_called(node)
-            if type(activation) in kinds and key not in called:
-                assert activation is not None
-                if _is_grounded(found, path, activation, str(origin_of(node))):
-                    called[key] = CalledActivation(path, key, activation, node)
-    found.called += called.values()
+            if key in seen or activation is None or type(activation) not in kinds:
+                continue
+            seen.add(key)
+            where = str(origin_of(node))
+            if _has_computed_arguments(node):
+                why = "its arguments are tensors of the network, which a unit would not follow"
+                found.left.append(Left(path, name_called(node), where, why))
+            elif _is_grounded(found, path, activation, where):
+                found.called.append(CalledActivation(path, key, activation, node))
 
 
 def keyed_calls(graph: fx.Graph) -> list[tuple[CallKey, fx.Node]]:
@@ -213,14 +222,23 @@ def name_called(node: fx.Node) -> str:
 
 
 def _activation_called(node: fx.Node) -> nn.Module | None:
-    """The activation that a call computes; None if it is another, or has computed arguments."""
+    """The activation that a call computes, with default arguments if its own are computed."""
     if node.op not in ("call_function", "call_method"):
         return None
-    options: dict[str, Any] = {k: v for k, v in node.kwargs.items() if k not in ("input", "self")}
-    arguments = node.args[1:]
-    if any(isinstance(value, fx.Node) for value in (*arguments, *options.values())):
-        return None
+    if _has_computed_arguments(node):
+        return module_for(node.target)
+    arguments, options = _arguments_after_input(node)
     return module_for(node.target, arguments, options)
+
+
+def _has_computed_arguments(node: fx.Node) -> bool:
+    arguments, options = _arguments_after_input(node)
+    return any(isinstance(value, fx.Node) for value in (*arguments, *options.values()))
+
+
+def _arguments_after_input(node: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    options = {name: value for name, value in node.kwargs.items() if name != "input"}
+    return node.args[1:], options
 
 
 def _is_grounded(found: Survey, path: str, activation: nn.Module, where: str = "") -> bool:

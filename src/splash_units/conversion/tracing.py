@@ -15,6 +15,7 @@ import copy
 import inspect
 import itertools
 import operator
+import os
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +31,7 @@ from torch import fx, nn
 
 MOST_WAYS = 16
 
-_OUTSIDE_USER_CODE = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+_NOT_THE_USERS = tuple(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, __file__))
 
 
 class UntraceableError(Exception):
@@ -217,13 +218,16 @@ class _UntypedProxy(fx.Proxy):
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        if not _is_user_code(sys._getframe(1)):
-            return _UntypedProxy
-        raise UntraceableError("it asks for the type of a value, which isn't known while tracing")
+        asking = sys._getframe(1)
+        # torch looks at the type of its arguments, too, in the name of whoever calls it.
+        by_user = _is_user_code(asking) and "isinstance" in asking.f_code.co_names
+        if by_user or asking.f_code is torch.is_tensor.__code__:
+            raise UntraceableError("it asks for the type of a value, which tracing doesn't know")
+        return _UntypedProxy
 
 
 def _is_user_code(frame: FrameType) -> bool:
-    return not frame.f_code.co_filename.startswith(_OUTSIDE_USER_CODE)
+    return not frame.f_code.co_filename.startswith(_NOT_THE_USERS)
 
 
 def _origin(module: object) -> Origin:

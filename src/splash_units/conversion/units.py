@@ -16,7 +16,6 @@ from splash_units.catalogue import Unit
 from splash_units.conversion.activations import Change, Pieces, pieces_of
 from splash_units.conversion.fitting import SPAN, fitted_pieces, pieces_on
 from splash_units.conversion.report import Exactness
-from splash_units.functional import splash
 from splash_units.starts import default_hinges
 from splash_units.unit import Splash
 
@@ -179,7 +178,8 @@ def _largest_error(unit: nn.Module, activation: nn.Module) -> float:
         a.reshape(len(a), *unit.features[:1], -1)[..., 0].reshape(len(a), -1)[:, :channels]
         for a in (unit.a_pos, unit.a_neg)  # features that start alike are measured once
     )
-    x = torch.linspace(-SPAN, SPAN, POINTS)[:, None].repeat(1, channels)
-    h = splash(x, a_pos, a_neg, unit.hinges)
-    wanted = copy.deepcopy(activation).to("cpu", torch.float32).forward(x)  # without its hooks
-    return float((h - wanted).abs().max())
+    x = torch.linspace(-SPAN, SPAN, POINTS, dtype=torch.float64)[:, None]
+    b = unit.hinges.double()
+    h = torch.relu(x - b) @ a_pos.double() + torch.relu(-x - b) @ a_neg.double()
+    as_it_is = copy.deepcopy(activation).to("cpu", torch.float64)
+    return float((h - as_it_is.forward(x.repeat(1, channels))).abs().max())  # without its hooks
