@@ -1,0 +1,129 @@
+// A unit's parameters, laid out lane by lane for the strips that use them.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "native.h"
+#include "simd.h"
+
+namespace splash_units {
+namespace {
+
+// How a vector of inputs finds its segments.
+enum class Finder {
+  compare,   // with each hinge, adding up what lies below
+  segments,  // count the hinges below, at most three beside zero, and look up a register of four
+  grid,      // hinges are multiples of a step; the cell number looks up a register for each side
+};
+
+// The shape of one group as registers to look up, one for each side. segments: entry -k modulo 4 is the
+// segment beyond k hinges. grid: entry 0 is x = 0, entry j is ((j-1) step, j step].
+struct Table {
+  Vec<float> slope, intercept, slope_neg, intercept_neg;
+  float cells_per_unit, last;
+};
+
+template <class C>
+struct Lanes {
+  int hinges;
+  const C* at;
+  const Vec<C>*pos, *neg;
+  const Table* table;
+  Vec<C> scale, shift, mean, from_grad, from_x, constant;  // of the batch norm in front, if any
+};
+
+float cells_per_unit(const Unit<float>& unit) {  // 0 where the hinges lie on no grid that fits
+  for (float cells : {1.f, 2.f, 4.f}) {
+    bool fits = unit.at[unit.hinges - 1] * cells + 2 <= lanes<float>::count;
+    for (int s = 0; fits && s < unit.hinges; ++s) fits = unit.at[s] * cells == std::floor(unit.at[s] * cells);
+    if (fits) return cells;
+  }
+  return 0;
+}
+
+Finder finder_for(const Unit<float>& unit) {
+  if (!has_lookup) return Finder::compare;
+  if (unit.hinges <= 4) return Finder::segments;
+  return cells_per_unit(unit) > 0 ? Finder::grid : Finder::compare;
+}
+Finder finder_for(const Unit<double>&) { return Finder::compare; }
+
+void tabulate(Table& t, const Unit<float>& unit, int64_t group, Finder finder) {
+  constexpr int W = lanes<float>::count;
+  t = Table{};
+  const float cells = finder == Finder::grid ? cells_per_unit(unit) : 0;
+  t.cells_per_unit = cells, t.last = unit.at[unit.hinges - 1] * cells + 1;
+  const int entries = finder == Finder::grid ? static_cast<int>(t.last) : 4;
+  double right = 0, left = 0, right_at = 0, left_at = 0;  // slopes on the way out, and intercepts
+  for (int j = 1, s = 0; j <= entries; ++j) {
+    for (; s < unit.hinges && (finder == Finder::grid ? unit.at[s] * cells < j : s < j); ++s) {
+      const double p = unit.pos[s * unit.groups + group], n = unit.neg[s * unit.groups + group];
+      right += p, right_at -= p * unit.at[s], left -= n, left_at -= n * unit.at[s];
+    }
+    const int first = finder == Finder::grid ? j : (5 - j) % 4, step = finder == Finder::grid ? W : 4;
+    for (int to = first; to < W; to += step) {
+      // + 0.0 turns a negative zero into a positive one, which torch.relu gives left of zero.
+      t.slope[to] = static_cast<float>(right), t.intercept[to] = static_cast<float>(right_at) + 0.0f;
+      t.slope_neg[to] = static_cast<float>(left) + 0.0f, t.intercept_neg[to] = static_cast<float>(left_at) + 0.0f;
+    }
+  }
+}
+void tabulate(Table&, const Unit<double>&, int64_t, Finder) {}
+
+// values[first], values[first + step], ..., starting again at 0 after `count`.
+template <class C>
+SPLASH_INLINE Vec<C> spread(const C* values, int64_t first, int64_t step, int64_t count) {
+  first %= count;
+  if (step == 0 || count == 1) return all<C>(values[first]);
+  if (first + lanes<C>::count <= count) return stored<C>::load(values + first);
+  Vec<C> v;
+  for (int lane = 0; lane < lanes<C>::count; ++lane, first = first + 1 == count ? 0 : first + 1) v[lane] = values[first];
+  return v;
+}
+
+// Parameters of `count` vectors of channels. Vector v has channels first(v), first(v) + step, ... in
+// its lanes: step 0 for a row of one channel, 1 for columns.
+template <class C>
+class Parameters {
+ public:
+  // `padded` is the number of hinges strips were compiled for; the surplus never bends anything.
+  Parameters(const Unit<C>& unit, const Norm<C>* norm, int padded, int64_t channels, int64_t count, int64_t stride, int64_t step)
+      : at_(padded, std::numeric_limits<C>::infinity()), slopes_(2 * padded * count), lanes_(count) {
+    std::copy(unit.at, unit.at + unit.hinges, at_.begin());
+    finder_ = step && unit.groups > 1 ? Finder::compare : finder_for(unit);
+    const bool has_table = finder_ != Finder::compare;
+    if (has_table) tables_.resize(unit.groups == 1 ? 1 : count);
+    for (int64_t v = 0; v < count; ++v) {
+      Lanes<C>& p = lanes_[v];
+      Vec<C>*pos = slopes_.data() + 2 * padded * v, *neg = pos + padded;
+      p.hinges = padded, p.at = at_.data(), p.pos = pos, p.neg = neg;
+      for (int s = 0; s < unit.hinges; ++s) {
+        pos[s] = spread(unit.pos + s * unit.groups, v * stride, step, unit.groups);
+        neg[s] = spread(unit.neg + s * unit.groups, v * stride, step, unit.groups);
+      }
+      if (norm) {
+        const auto of = [&](const C* values) { return values ? spread(values, v * stride, step, channels) : Vec<C>{}; };
+        p.scale = of(norm->scale), p.shift = of(norm->shift), p.mean = of(norm->mean);
+        p.from_grad = of(norm->from_grad), p.from_x = of(norm->from_x), p.constant = of(norm->constant);
+      }
+      const int64_t t = unit.groups == 1 ? 0 : v;
+      if (has_table && t == v) tabulate(tables_[t], unit, t, finder_);
+      p.table = has_table ? &tables_[t] : nullptr;
+    }
+  }
+  const Lanes<C>& operator[](int64_t v) const { return lanes_[v]; }
+  Finder finder() const { return finder_; }
+
+ private:
+  std::vector<C> at_;
+  std::vector<Vec<C>> slopes_;
+  std::vector<Table> tables_;
+  std::vector<Lanes<C>> lanes_;
+  Finder finder_;
+};
+
+}  // namespace
+}  // namespace splash_units

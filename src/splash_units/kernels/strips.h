@@ -1,0 +1,285 @@
+// The arithmetic: one strip of vectors forward, one backward.
+//
+// A strip is a run of vectors at a constant stride that share their parameters lane by lane:
+// neighbours along a row of one channel, or the same columns of successive rows. Strips ignore what
+// is rare: an infinity, a NaN or a -0.0 is only noticed, and then the strip is done again one by one.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "native.h"
+#include "parameters.h"
+#include "simd.h"
+
+namespace splash_units {
+namespace {
+
+// Notices infinities and NaN, whose magnitudes are the largest of all bit patterns, and the least of what
+// else it is shown: -0.0 is the least of all numbers' bits, +0.0 the least of all magnitudes'.
+template <class C>
+struct Watch {
+  using I = typename int_of<C>::type;
+  Ints<C> least = Ints<C>{} + std::numeric_limits<I>::max(), largest{};
+  SPLASH_INLINE void see_least(Vec<C> v) { least = lesser<C>(least, bits<C>(v)); }
+  SPLASH_INLINE void see_largest(Vec<C> u) { largest = greater<C>(largest, bits<C>(u)); }
+  SPLASH_INLINE bool saw_negative_zero() const { return any<C>(least == std::numeric_limits<I>::min()); }
+  SPLASH_INLINE bool saw_zero() const { return any<C>(least == 0); }
+  SPLASH_INLINE bool saw_infinity_or_nan() const {
+    return any<C>(largest >= bits<C>(all<C>(std::numeric_limits<C>::infinity())));
+  }
+};
+
+template <class C>
+struct OneByOne {
+  const Lanes<C>& p;
+  int lane;
+
+  C total(const Vec<C>* a) const {
+    C sum = 0;
+    for (int s = 0; s < p.hinges; ++s) sum += a[s][lane];
+    return sum;
+  }
+  C value(C z) const {
+    if (z == 0 || std::isnan(z)) return z;
+    const Vec<C>* a = z > 0 ? p.pos : p.neg;
+    if (std::isinf(z)) {
+      C slope = total(a), flat = 0;
+      for (int s = 0; s < p.hinges; ++s) flat -= a[s][lane] == 0 ? 0 : a[s][lane] * p.at[s];
+      return slope == 0 ? flat : slope * std::fabs(z);
+    }
+    C h = 0;
+    for (int s = 0; s < p.hinges; ++s) h += a[s][lane] * std::max(std::fabs(z) - p.at[s], C(0));
+    return h;
+  }
+  C slope(C z) const {  // torch's convention: at a hinge the inner side counts, a NaN is on all sides
+    if (std::isnan(z)) return total(p.pos) - total(p.neg);
+    C sum = 0;
+    for (int s = 0; s < p.hinges; ++s) sum += std::fabs(z) > p.at[s] ? (z > 0 ? p.pos : p.neg)[s][lane] : C(0);
+    return z > 0 ? sum : -sum;
+  }
+  C ramp(C z, int s) const {
+    return std::isnan(z) ? z : std::max(std::fabs(z) - p.at[s], C(0));
+  }
+};
+
+// --- forward ------------------------------------------------------------------------------------------
+
+// Parameters as a strip uses them: its own copies, since for all the compiler knows a store to y may
+// change the originals. K > 0: that many hinges, known to the compiler. K = 0: counted at run time.
+template <class C, int K>
+struct Hinges {
+  static constexpr int count = K;
+  Vec<C> at[K], pos[K], neg[K];
+  explicit SPLASH_INLINE Hinges(const Lanes<C>& p) {
+    for (int s = 0; s < K; ++s) at[s] = all<C>(p.at[s]), pos[s] = p.pos[s], neg[s] = p.neg[s];
+  }
+};
+template <class C>
+struct Hinges<C, 0> {
+  int count;
+  const C* at;
+  const Vec<C>*pos, *neg;
+  explicit SPLASH_INLINE Hinges(const Lanes<C>& p) : count(p.hinges), at(p.at), pos(p.pos), neg(p.neg) {}
+};
+
+// Where in the table a vector finds itself; a strip's own copy of the registers.
+template <Finder finder, int K>
+struct Found;
+
+template <int K>
+struct Found<Finder::segments, K> {
+  const Table t;
+  explicit SPLASH_INLINE Found(const Table* table) : t(*table) {}
+  SPLASH_INLINE Ints<float> index(Vec<float> u, const Hinges<float, K>& hinges) const {
+    Ints<float> j{};
+    for (int s = 1; s < hinges.count; ++s) j += u > hinges.at[s];  // a comparison is -1 where it holds
+    return j;
+  }
+  SPLASH_INLINE Vec<float> slope(Vec<float> z, Ints<float> j) const {
+    return by_sign<float>(z, lookup4(t.slope_neg, j), lookup4(t.slope, j));
+  }
+  SPLASH_INLINE Vec<float> intercept(Vec<float> z, Ints<float> j) const {
+    return by_sign<float>(z, lookup4(t.intercept_neg, j), lookup4(t.intercept, j));
+  }
+};
+
+template <int K>
+struct Found<Finder::grid, K> {
+  const Table t;
+  explicit SPLASH_INLINE Found(const Table* table) : t(*table) {}
+  SPLASH_INLINE Ints<float> index(Vec<float> u, const Hinges<float, K>&) const {
+    return ceiling(smaller<float>(u * t.cells_per_unit, all<float>(t.last)));
+  }
+  SPLASH_INLINE Vec<float> slope(Vec<float> z, Ints<float> j) const {
+    return by_sign<float>(z, lookup(t.slope_neg, j), lookup(t.slope, j));
+  }
+  SPLASH_INLINE Vec<float> intercept(Vec<float> z, Ints<float> j) const {
+    return by_sign<float>(z, lookup(t.intercept_neg, j), lookup(t.intercept, j));
+  }
+};
+
+template <int K>
+struct Found<Finder::compare, K> {
+  explicit SPLASH_INLINE Found(const Table*) {}
+};
+
+// More arithmetic than a copy has hides the hardware's own prefetching; ask some lines ahead.
+template <class T>
+SPLASH_INLINE void fetch_ahead(const T* in, const T* out) {
+  __builtin_prefetch(reinterpret_cast<const char*>(in) + 2048);
+  __builtin_prefetch(reinterpret_cast<const char*>(out) + 2048, 1);
+}
+
+template <class T, int K, bool affine, Finder finder>
+SPLASH_ONE_COPY void forward_strip(const T* x, T* y, int64_t n, int64_t stride, int filled, const Lanes<compute_t<T>>& p) {
+  using C = compute_t<T>;
+  const Hinges<C, K> hinges(p);
+  const Found<finder, K> found(p.table);
+  const Vec<C> scale = p.scale, shift = p.shift;
+  Watch<C> watch;
+  for (int64_t i = 0; i < n; ++i) {
+    fetch_ahead(x + i * stride, y + i * stride);
+    Vec<C> z = stored<T>::load(x + i * stride);
+    if constexpr (affine) z = z * scale + shift;
+    const Vec<C> u = magnitude<C>(z);
+    watch.see_least(z);
+    watch.see_largest(u);
+    if constexpr (finder == Finder::compare) {
+      Vec<C> right = hinges.pos[0] * u, left = hinges.neg[0] * u;
+      for (int s = 1; s < hinges.count; ++s) {
+        const Vec<C> r = above_zero<C>(u - hinges.at[s]);
+        right += hinges.pos[s] * r;
+        left += hinges.neg[s] * r;
+      }
+      stored<T>::store(y + i * stride, by_sign<C>(z, left, right));
+    } else {
+      const Ints<float> j = found.index(u, hinges);
+      stored<T>::store(y + i * stride, found.slope(z, j) * z + found.intercept(z, j));
+    }
+  }
+  if (!watch.saw_negative_zero() && !watch.saw_infinity_or_nan()) [[likely]] return;
+  for (int64_t i = 0; i < n; ++i)
+    for (int lane = 0; lane < filled; ++lane) {
+      C z = as_compute(x[i * stride + lane]);
+      if constexpr (affine) z = z * p.scale[lane] + p.shift[lane];
+      put(y + i * stride + lane, OneByOne<C>{p, lane}.value(z));
+    }
+}
+
+// --- backward -----------------------------------------------------------------------------------------
+
+// Sums of one vector of channels in double, lane by lane: a pair a hinge, then dz and dz (x - mean).
+template <class C>
+struct Totals {
+  Wide<C>*pos, *neg, *dz, *dz_x;
+};
+
+template <class C>
+class TotalsOf {
+ public:
+  TotalsOf(int hinges, int64_t count) : hinges_(hinges), sums_((2 * hinges + 2) * count) {}
+  Totals<C> operator[](int64_t v) {
+    Wide<C>* first = sums_.data() + v * (2 * hinges_ + 2);
+    return {first, first + hinges_, first + 2 * hinges_, first + 2 * hinges_ + 1};
+  }
+
+ private:
+  int hinges_;
+  std::vector<Wide<C>> sums_;
+};
+
+template <class T, int K, bool affine, bool writes, bool sums, Finder finder>
+SPLASH_ONE_COPY void backward_strip(const T* x, const T* grad, T* dx, int64_t n, int64_t stride, int filled,
+                                    const Lanes<compute_t<T>>& p, const Totals<compute_t<T>>& totals) {
+  using C = compute_t<T>;
+  const Hinges<C, K> hinges(p);
+  const Found<finder, K> found(p.table);
+  const Vec<C> scale = p.scale, shift = p.shift, mean = p.mean;
+  const Vec<C> from_grad = p.from_grad, from_x = p.from_x, constant = p.constant;
+  Watch<C> watch;
+  Vec<C> pos[K ? K : most_hinges], neg[K ? K : most_hinges], dz_sum{}, dz_x_sum{};
+  for (int s = 0; s < hinges.count; ++s) pos[s] = neg[s] = Vec<C>{};
+
+  // Two loops over memory that is in cache the second time: together they would need more registers
+  // than there are.
+  for (int64_t i = 0; i < n; ++i) {
+    if constexpr (writes) fetch_ahead(x + i * stride, dx + i * stride);
+    const Vec<C> in = stored<T>::load(x + i * stride), g = stored<T>::load(grad + i * stride);
+    const Vec<C> z = affine ? in * scale + shift : in, u = magnitude<C>(z);
+    // At x = 0 no slope counts, which comparing knows, a grid has a cell for, and segments do not.
+    if constexpr (finder == Finder::segments) watch.see_least(u);
+    if constexpr (!sums) watch.see_largest(u);  // sums show it themselves: they are not finite then
+    Vec<C> slope;
+    if constexpr (finder == Finder::compare) {
+      Vec<C> right{}, left{};
+      for (int s = 0; s < hinges.count; ++s) {
+        right += u > hinges.at[s] ? hinges.pos[s] : Vec<C>{};
+        left -= u > hinges.at[s] ? hinges.neg[s] : Vec<C>{};
+      }
+      slope = by_sign<C>(z, left, right);
+    } else {
+      slope = found.slope(z, found.index(u, hinges));
+    }
+    const Vec<C> dz = g * slope + Vec<C>{};  // + 0: a flat segment passes on 0.0, never -0.0, as torch.relu has it
+    if constexpr (writes) {
+      const Vec<C> out = affine ? dz * from_grad + (in * from_x + constant) : dz;
+      stored<T>::store(dx + i * stride, out);
+    }
+    if constexpr (sums && affine) {
+      dz_sum += dz;
+      dz_x_sum += dz * (in - mean);
+    }
+  }
+  if constexpr (sums) {
+    for (int64_t i = 0; i < n; ++i) {
+      const Vec<C> in = stored<T>::load(x + i * stride), g = stored<T>::load(grad + i * stride);
+      const Vec<C> z = affine ? in * scale + shift : in, u = magnitude<C>(z);
+      const Vec<C> g_neg = by_sign<C>(z, g, Vec<C>{}), g_pos = g - g_neg;
+      for (int s = 0; s < hinges.count; ++s) {
+        const Vec<C> r = s == 0 ? u : above_zero<C>(u - hinges.at[s]);
+        pos[s] += g_pos * r;
+        neg[s] += g_neg * r;
+      }
+    }
+  }
+
+  if constexpr (finder == Finder::segments)
+    if (watch.saw_zero()) [[unlikely]]
+      return backward_strip<T, K, affine, writes, sums, Finder::compare>(x, grad, dx, n, stride, filled, p, totals);
+  if constexpr (sums) watch.see_largest(magnitude<C>(pos[0])), watch.see_largest(magnitude<C>(neg[0]));
+  if (!watch.saw_infinity_or_nan()) [[likely]] {
+    if constexpr (sums) {
+      for (int s = 0; s < hinges.count; ++s) {
+        totals.pos[s] += __builtin_convertvector(pos[s], Wide<C>);
+        totals.neg[s] += __builtin_convertvector(neg[s], Wide<C>);
+      }
+      *totals.dz += __builtin_convertvector(dz_sum, Wide<C>);
+      *totals.dz_x += __builtin_convertvector(dz_x_sum, Wide<C>);
+    }
+    return;
+  }
+  for (int64_t i = 0; i < n; ++i)
+    for (int lane = 0; lane < filled; ++lane) {
+      const OneByOne<C> one{p, lane};
+      const C in = as_compute(x[i * stride + lane]), g = as_compute(grad[i * stride + lane]);
+      const C z = affine ? in * p.scale[lane] + p.shift[lane] : in, dz = g * one.slope(z) + C(0);
+      if constexpr (writes) put(dx + i * stride + lane, affine ? dz * p.from_grad[lane] + (in * p.from_x[lane] + p.constant[lane]) : dz);
+      if constexpr (sums) {
+        for (int s = 0; s < hinges.count; ++s) {
+          const double d = g * one.ramp(z, s);
+          if (z > 0 || std::isnan(z)) totals.pos[s][lane] += d;
+          if (z < 0 || std::isnan(z)) totals.neg[s][lane] += d;
+        }
+        if constexpr (affine) {
+          (*totals.dz)[lane] += dz;
+          (*totals.dz_x)[lane] += static_cast<double>(dz * (in - p.mean[lane]));
+        }
+      }
+    }
+}
+
+}  // namespace
+}  // namespace splash_units

@@ -1,0 +1,122 @@
+// The ways through memory: everything as one row, rows of one channel each, or columns.
+#pragma once
+
+#include <torch/csrc/stable/c/shim.h>
+
+#include <algorithm>
+
+#include "native.h"
+#include "simd.h"
+
+namespace splash_units {
+namespace {
+
+constexpr int64_t sum_length = 64;     // float terms a lane sums up before they go to a double
+constexpr int64_t longest_strip = 256;  // where nothing is summed: a strip costs a little to begin
+constexpr int64_t piece = 16384;  // elements a thread takes at a time
+
+// torch's own pool, through its stable interface: a second one would fight it for the cores.
+template <class F>
+void parallel(int64_t tasks, const F& body) {
+  if (tasks <= 1) {
+    if (tasks == 1) body(0);
+    return;
+  }
+  torch_parallel_for(0, tasks, 1, [](int64_t begin, int64_t end, void* f) {
+    for (int64_t i = begin; i < end; ++i) (*static_cast<const F*>(f))(i);
+  }, const_cast<F*>(&body));
+}
+
+// Calls strip(first element, vectors, filled lanes) over n neighbours; the ragged end comes last, alone.
+template <class C, class F>
+SPLASH_INLINE void along_row(int64_t n, int64_t longest, const F& strip) {
+  constexpr int W = lanes<C>::count;
+  const int64_t whole = n / W * W;
+  for (int64_t i = 0; i < whole; i += longest * W) strip(i, std::min(longest, (whole - i) / W), W);
+  if (whole < n) strip(whole, 1, static_cast<int>(n - whole));
+}
+
+// Columns of a (rows, channels) matrix. Channel counts that are no multiple of a vector get several
+// rows side by side, so that columns always fill vectors: 6 channels of 8 lanes are 24 columns.
+template <class C>
+struct Columns {
+  static constexpr int W = lanes<C>::count;
+  int64_t channels, fold, width, rows, rest, vectors, block, blocks, rows_a_task, row_tasks;
+
+  explicit Columns(Extent e) : channels(e.channels) {
+    fold = 1;
+    while (fold < W && channels * fold % W) fold *= 2;
+    width = channels * fold;
+    rows = e.outer / fold;
+    rest = e.outer % fold * channels;
+    vectors = width / W;
+    block = std::min<int64_t>(vectors, 16);
+    blocks = (vectors + block - 1) / block;
+    rows_a_task = std::max(sum_length, 2 * piece / (block * W));
+    row_tasks = (rows + rows_a_task - 1) / rows_a_task + (rest > 0);
+  }
+  int64_t tasks() const { return row_tasks * blocks; }
+
+  // Calls strip(first element, vector of columns, vectors, stride, filled lanes) for all of one task.
+  template <class F>
+  SPLASH_INLINE void task(int64_t index, const F& strip) const {
+    const int64_t first = index % blocks * block, last = std::min(first + block, vectors);
+    const int64_t begin = index / blocks * rows_a_task;
+    if (rest > 0 && index / blocks == row_tasks - 1) {
+      for (int64_t v = first; v < last; ++v) {
+        const int64_t filled = std::min<int64_t>(W, rest - v * W);
+        if (filled > 0) strip(rows * width + v * W, v, 1, width, static_cast<int>(filled));
+      }
+      return;
+    }
+    const int64_t end = std::min(begin + rows_a_task, rows);
+    // Few enough rows that the neighbouring columns' strips find them in the first cache.
+    const int64_t height = std::clamp<int64_t>(2048 / (block * W), 16, sum_length);
+    for (int64_t row = begin; row < end; row += height)
+      for (int64_t v = first; v < last; ++v)
+        strip(row * width + v * W, v, std::min<int64_t>(height, end - row), width, W);
+  }
+};
+
+// Runs strip(first element, vector of channels, vectors, stride, filled lanes) over everything, side by
+// side; task numbers say whose totals are whose.
+template <class C>
+struct Walk {
+  enum { flat, rows, columns } way;
+  Extent e;
+  Columns<C> matrix;
+  int64_t longest, tasks, vectors, stride, step;
+
+  Walk(Extent extent, bool one_group, int64_t longest) : e(extent), matrix(extent), longest(longest) {
+    way = one_group ? flat : e.inner > 1 ? rows : columns;
+    tasks = way == flat ? (e.size() + piece - 1) / piece : way == rows ? e.channels : matrix.tasks();
+    vectors = way == flat ? 1 : way == rows ? e.channels : matrix.vectors;
+    stride = way == columns ? lanes<C>::count : 1, step = way == columns;
+  }
+  int64_t totals() const { return way == flat ? tasks : way == rows ? vectors : matrix.row_tasks * vectors; }
+  int64_t totals_at(int64_t task, int64_t v) const {
+    return way == flat ? task : way == rows ? v : task / matrix.blocks * vectors + v;
+  }
+
+  template <class F>
+  void run(const F& strip) const {
+    constexpr int W = lanes<C>::count;
+    parallel(tasks, [&](int64_t task) {
+      if (way == columns)
+        return matrix.task(task, [&](int64_t at, int64_t v, int64_t n, int64_t across, int filled) {
+          strip(task, at, v, n, across, filled);
+        });
+      if (way == flat)
+        return along_row<C>(std::min(piece, e.size() - task * piece), longest, [&](int64_t i, int64_t n, int filled) {
+          strip(task, task * piece + i, 0, n, W, filled);
+        });
+      for (int64_t o = 0; o < e.outer; ++o)
+        along_row<C>(e.inner, longest, [&](int64_t i, int64_t n, int filled) {
+          strip(task, (o * e.channels + task) * e.inner + i, task, n, W, filled);
+        });
+    });
+  }
+};
+
+}  // namespace
+}  // namespace splash_units

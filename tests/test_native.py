@@ -1,0 +1,521 @@
+"""The CPU kernel against the plain equation: outputs and every gradient, on awkward input."""
+
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from splash_units import BatchNormSplash, Splash, splash
+from splash_units.kernels import native, reference
+from splash_units.unit import automatic_scale
+
+OPERATORS = native.load()
+if OPERATORS is None:
+    pytest.skip(f"no CPU kernel here: {native.why_not()}", allow_module_level=True)
+
+EPS = {
+    torch.float64: 2.0**-52,
+    torch.float32: 2.0**-23,
+    torch.bfloat16: 2.0**-7,
+    torch.float16: 2.0**-10,
+}
+DTYPES = tuple(EPS)
+HINGES = {
+    "one": [0.0],
+    "two": [0.0, 1.0],
+    "default": [0.0, 1.0, 2.0, 2.5],
+    "five on a grid": [0.0, 0.5, 1.0, 2.0, 2.5],
+    "six on a grid": [0.0, 0.5, 1.0, 1.5, 2.0, 2.5],
+    "off any grid": [0.0, 0.3, 0.7, 1.9, 2.01],
+    "six off any grid": [0.0, 0.3, 0.7, 1.9, 2.01, 3.3],
+    "many": [2.5 * s / 15 for s in range(16)],
+}
+
+
+def slopes(count: int, *own: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(count, *own, generator=generator).requires_grad_() for _ in range(2))
+
+
+def compare(
+    x: Tensor,
+    a_pos: Tensor,
+    a_neg: Tensor,
+    hinges: Tensor,
+    trailing: int = 0,
+    grad: Tensor | None = None,
+) -> None:
+    """Output and gradients of the kernel, against those of the equation in float64."""
+    x = x.detach().requires_grad_()
+    y = OPERATORS.splash(x, a_pos, a_neg, hinges, trailing, 1.0)
+    assert y.dtype == x.dtype
+    assert y.shape == x.shape
+    grad = (
+        torch.randn(x.shape, generator=torch.Generator().manual_seed(1)).to(x.dtype)
+        if grad is None
+        else grad
+    )
+    ours = torch.autograd.grad(y, (x, a_pos, a_neg), grad)
+
+    exact = x.detach().double().requires_grad_()
+    theirs_y = reference.scaled_splash(exact, a_pos, a_neg, hinges.double(), trailing, 1.0)
+    theirs = torch.autograd.grad(theirs_y, (exact, a_pos, a_neg), grad.double())
+
+    eps, largest = (
+        EPS[x.dtype],
+        float(exact.detach()[exact.isfinite()].abs().max()) if x.numel() else 0.0,
+    )
+    steepest = sum(float(a.detach().abs().sum(0).max()) for a in (a_pos, a_neg))
+    # Every term of h is at most |a|·|x|; a few roundings of the sum, and one of the result.
+    assert_close(y, theirs_y, 4 * eps * steepest * max(largest, 1.0))
+    assert_close(
+        ours[0],
+        theirs[0],
+        4 * eps * steepest * float(grad.double().abs().max() if grad.numel() else 0),
+    )
+    for mine, other in zip(ours[1:], theirs[1:], strict=True):
+        assert mine.dtype == a_pos.dtype
+        # Relative to the sum of what is added, whatever its signs.
+        assert_close(mine, other, 1e-6 * float((grad.double() * exact.detach()).abs().sum()))
+
+
+def assert_close(ours: Tensor, theirs: Tensor, tolerance: float) -> None:
+    ours, theirs = ours.detach().double(), theirs.detach().double()
+    assert torch.equal(ours.isnan(), theirs.isnan())
+    infinite = theirs.isinf()
+    assert torch.equal(ours[infinite], theirs[infinite])
+    rest = theirs.isfinite()
+    worst = float((ours[rest] - theirs[rest]).abs().max()) if rest.any() else 0.0
+    assert worst <= tolerance, f"off by {worst:.3g}, allowed are {tolerance:.3g}"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("where", HINGES)
+def test_every_dtype_and_way_to_find_a_segment(dtype: torch.dtype, where: str) -> None:
+    hinges = torch.tensor(HINGES[where])
+    x = 2 * torch.randn(3, 517, generator=torch.Generator().manual_seed(0))
+    compare(x.to(dtype), *slopes(len(hinges)), hinges)
+
+
+@pytest.mark.parametrize("where", ["default", "six on a grid", "off any grid", "many"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_at_the_hinges_and_where_numbers_end(dtype: torch.dtype, where: str) -> None:
+    hinges = torch.tensor(HINGES[where])
+    special = [0.0, -0.0, 1e-40, -1e-40, math.nan, math.inf, -math.inf, 1e30, -1e30, 1e-30]
+    x = torch.cat([hinges, -hinges, torch.tensor(special), torch.linspace(-4, 4, 2001)])
+    grad = torch.ones(len(x), dtype=dtype)
+    count = len(hinges)
+    x = x.to(dtype).requires_grad_()
+    a_pos, a_neg = slopes(count)
+    finite = x.detach().isfinite() & (x.detach().abs() < 1e9)
+    compare(x[finite], a_pos, a_neg, hinges, grad=grad[finite])
+    # NaN and infinities: value and slope (a slope's own gradient is infinite or NaN there).
+    y, exact = (
+        OPERATORS.splash(x, a_pos, a_neg, hinges, 0, 1.0),
+        reference.splash(x, a_pos, a_neg, hinges),
+    )
+    steepest = float((a_pos.abs() + a_neg.abs()).sum().detach())
+    tolerance = 8 * EPS[dtype] * 1e30 * steepest
+    assert_close(y, exact, tolerance)
+    assert torch.equal(torch.signbit(y[x == 0]), torch.signbit(x[x == 0]))
+    ours, theirs = (torch.autograd.grad(h, x, grad)[0] for h in (y, exact))
+    assert_close(ours, theirs, 8 * EPS[dtype] * steepest)
+    slope_grads = torch.autograd.grad(
+        OPERATORS.splash(x, a_pos, a_neg, hinges, 0, 1.0), (a_pos, a_neg), grad
+    )
+    assert all(bool(g.isnan().all()) for g in slope_grads), (
+        "a NaN in x must not vanish from the slopes"
+    )
+
+
+@pytest.mark.parametrize("where", ["default", "six on a grid", "off any grid"])
+@pytest.mark.parametrize("end", [0.0, 0.5])
+def test_infinity_gives_the_limit(where: str, end: float) -> None:
+    hinges = torch.tensor(HINGES[where])
+    a = torch.zeros(len(hinges))
+    a[0], a[-1] = 1.0, end - 1.0  # beyond the last hinge the slope is `end`
+    x = torch.tensor([math.inf, -math.inf] * 9)
+    flat = float(hinges[-1]) if end == 0 else math.inf
+    assert OPERATORS.splash(x, a, -a, hinges, 0, 1.0).tolist() == [flat, -flat] * 9
+
+
+def test_relu_to_the_last_bit_with_its_gradient() -> None:
+    x = torch.randn(4099)
+    x[::97], x[5::101], x[7::103] = 0.0, -0.0, math.inf
+    x[11::107], x[13::109] = -math.inf, math.nan
+    grad = torch.randn(4099)
+    results = []
+    for f in (Splash(), torch.relu):
+        z = x.clone().requires_grad_()
+        y = f(z)
+        results.append(
+            (y.detach().view(torch.int32), torch.autograd.grad(y, z, grad)[0].view(torch.int32))
+        )
+    same_y = (results[0][0] == results[1][0]) | x.isnan()
+    assert same_y.all()
+    assert torch.equal(results[0][1], results[1][1])
+
+
+LAYOUTS: dict[str, Callable[[], Tensor]] = {
+    "scalar": lambda: torch.tensor(1.3),
+    "vector": lambda: torch.randn(13),
+    "nothing": lambda: torch.randn(0, 4),
+    "matrix": lambda: torch.randn(9, 31),
+    "transposed": lambda: torch.randn(31, 9).t(),
+    "every second": lambda: torch.randn(16, 40)[:, ::2],
+    "unaligned": lambda: torch.randn(1001)[1:].view(8, 125),
+    "expanded": lambda: torch.randn(1, 7).expand(5, 7),
+    "images": lambda: torch.randn(3, 5, 6, 7),
+    "channels last": lambda: torch.randn(3, 5, 6, 7).to(memory_format=torch.channels_last),
+    "permuted": lambda: torch.randn(3, 5, 6, 7).permute(1, 3, 0, 2),
+    "volumes": lambda: torch.randn(2, 3, 4, 5, 6),
+    "volumes, channels last": lambda: torch.randn(2, 3, 4, 5, 6).to(
+        memory_format=torch.channels_last_3d
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_any_layout(layout: str) -> None:
+    torch.manual_seed(0)
+    x = LAYOUTS[layout]()
+    hinges = torch.tensor(HINGES["default"])
+    compare(x, *slopes(4), hinges)
+    y = OPERATORS.splash(x, *slopes(4), hinges, 0, 1.0)
+    if layout not in ("every second", "expanded"):  # the others are dense, in whatever order
+        assert y.stride() == x.stride()
+
+
+@pytest.mark.parametrize(
+    "layout", ["images", "channels last", "permuted", "matrix", "transposed", "volumes"]
+)
+@pytest.mark.parametrize("where", ["default", "six on a grid", "off any grid", "many"])
+def test_slopes_of_each_channel(layout: str, where: str) -> None:
+    torch.manual_seed(0)
+    x, hinges = LAYOUTS[layout](), torch.tensor(HINGES[where])
+    compare(x, *slopes(len(hinges), x.shape[1]), hinges, trailing=x.dim() - 2)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 6, 7, 8, 10, 16, 33, 100, 257])
+def test_channel_counts_that_fill_no_vector(channels: int) -> None:
+    torch.manual_seed(0)
+    hinges = torch.tensor(HINGES["default"])
+    compare(torch.randn(11, channels), *slopes(4, channels), hinges)
+    tokens = torch.randn(3, 7, channels)
+    compare(tokens, *slopes(4, channels), hinges)
+
+
+def test_slopes_of_each_unit() -> None:
+    torch.manual_seed(0)
+    hinges = torch.tensor(HINGES["default"])
+    x = torch.randn(5, 3, 4, 6)
+    compare(x, *slopes(4, 3, 4, 6), hinges)
+    compare(x.to(memory_format=torch.channels_last), *slopes(4, 3, 4, 6), hinges)
+
+
+def test_public_function_takes_any_broadcast() -> None:
+    """Slopes of dimensions with another between them: the equation serves."""
+    x, hinges = torch.randn(2, 3, 4, 5), torch.tensor(HINGES["default"])
+    a_pos, a_neg = (a.detach() for a in slopes(4, 3, 1, 5))
+    torch.testing.assert_close(
+        splash(x, a_pos, a_neg, hinges), reference.splash(x, a_pos, a_neg, hinges)
+    )
+
+
+@pytest.mark.parametrize(
+    "kind", ["contiguous", "channels last", "expanded", "sliced", "transposed"]
+)
+def test_gradients_arrive_in_any_layout(kind: str) -> None:
+    torch.manual_seed(0)
+    x, hinges = torch.randn(4, 6, 5, 5), torch.tensor(HINGES["default"])
+    grad = {
+        "contiguous": torch.randn(4, 6, 5, 5),
+        "channels last": torch.randn(4, 6, 5, 5).to(memory_format=torch.channels_last),
+        "expanded": torch.randn(4, 6, 1, 1).expand(4, 6, 5, 5),
+        "sliced": torch.randn(4, 6, 5, 10)[..., ::2],
+        "transposed": torch.randn(4, 6, 5, 5).transpose(2, 3),
+    }[kind]
+    for layout in (torch.contiguous_format, torch.channels_last):
+        compare(x.to(memory_format=layout), *slopes(4), hinges, grad=grad)
+        compare(x.to(memory_format=layout), *slopes(4, 6), hinges, trailing=2, grad=grad)
+
+
+def test_only_what_is_asked_for_gets_a_gradient() -> None:
+    hinges, (a_pos, a_neg) = torch.tensor(HINGES["default"]), slopes(4)
+    x = torch.randn(3, 4)
+    splash(x, a_pos, a_neg, hinges).sum().backward()
+    assert a_pos.grad is not None
+    z = x.clone().requires_grad_()
+    splash(z, a_pos.detach(), a_neg.detach(), hinges).sum().backward()
+    assert z.grad is not None
+    assert not splash(x, a_pos.detach(), a_neg.detach(), hinges).requires_grad
+
+
+def test_a_change_of_x_after_the_forward_is_noticed() -> None:
+    unit, x = Splash(), torch.randn(5, requires_grad=True)
+    z = x * 1
+    y = unit(z)
+    z.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def saved_storages(run: Callable[[], Tensor]) -> set[int]:
+    saved: set[int] = set()
+
+    def note(t: Tensor) -> Tensor:
+        saved.add(t.untyped_storage().data_ptr())
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+        kept = run()
+    del kept
+    return saved
+
+
+def test_nothing_is_saved_beside_x_and_the_unit() -> None:
+    x = torch.randn(64, 8, 9, 9, requires_grad=True)
+    unit = Splash()
+    allowed = {t.untyped_storage().data_ptr() for t in (x, unit.a_pos, unit.a_neg, unit.hinges)}
+    assert saved_storages(lambda: unit(x)) <= allowed
+    fused = BatchNormSplash(8)
+    extra = saved_storages(lambda: fused(x)) - {
+        t.untyped_storage().data_ptr() for t in (x, *fused.parameters(), fused.hinges)
+    }
+    assert len(extra) == 2, "mean and 1/std of each channel, as batch norm itself saves"
+
+
+def test_slope_gradients_of_ten_million_elements() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(10_000_000, generator=generator)
+    grad = torch.randn(10_000_000, generator=generator)
+    hinges, (a_pos, a_neg) = torch.tensor(HINGES["default"]), slopes(4)
+    first = OPERATORS.splash_backward(grad, x, a_pos.detach(), a_neg.detach(), hinges, 0, 1.0)
+    wide, g = x.double(), grad.double()
+    for s, b in enumerate(HINGES["default"]):
+        for ours, z in ((first[1][s], wide), (first[2][s], -wide)):
+            exact = float((g * (z - b).clamp(min=0)).sum())
+            assert float(ours) == pytest.approx(exact, rel=1e-6)
+    again = OPERATORS.splash_backward(grad, x, a_pos.detach(), a_neg.detach(), hinges, 0, 1.0)
+    assert all(torch.equal(p, q) for p, q in zip(first, again, strict=True))
+
+
+@pytest.mark.parametrize("own", [(), (8,)])
+def test_the_same_bits_for_any_number_of_threads(own: tuple[int, ...]) -> None:
+    x, grad = torch.randn(64, 8, 31, 31), torch.randn(64, 8, 31, 31)
+    a_pos, a_neg = (a.detach() for a in slopes(4, *own))
+    hinges, threads = torch.tensor(HINGES["default"]), torch.get_num_threads()
+    results = []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            results.append(
+                OPERATORS.splash_backward(grad, x, a_pos, a_neg, hinges, 2 if own else 0, 1.0)
+            )
+    finally:
+        torch.set_num_threads(threads)
+    for other in results[1:]:
+        assert all(torch.equal(p, q) for p, q in zip(results[0], other, strict=True))
+
+
+@pytest.mark.parametrize("own", [(), (3,), (3, 4)])
+def test_operators_keep_their_promises_to_torch(own: tuple[int, ...]) -> None:
+    hinges, (a_pos, a_neg) = torch.tensor(HINGES["default"]), slopes(4, *own)
+    x = torch.randn(2, 3, 4, requires_grad=True)
+    arguments = (x, a_pos, a_neg, hinges, 1 if own == (3,) else 0, 0.5)
+    torch.library.opcheck(torch.ops.splash_units.splash.default, arguments)
+    backward = (torch.randn(2, 3, 4), *(t.detach() for t in arguments[:4]), *arguments[4:])
+    torch.library.opcheck(torch.ops.splash_units.splash_backward.default, backward)
+
+
+@pytest.mark.parametrize("share", ["layer", "channel"])
+@pytest.mark.parametrize("training", [True, False])
+def test_fused_operators_keep_their_promises_to_torch(share: str, training: bool) -> None:
+    unit = BatchNormSplash(3, share=share)
+    norm = (unit.weight, unit.bias, unit.running_mean, unit.running_var)
+    x = torch.randn(4, 3, 5, requires_grad=True)
+    arguments = (x, *norm, unit.a_pos, unit.a_neg, unit.hinges, training, 0.1, 1e-5, 0.5)
+    torch.library.opcheck(torch.ops.splash_units.batch_norm_splash.default, arguments)
+
+
+@pytest.mark.parametrize("kind", ["layer", "channel", "unit", "fused", "fused, channel"])
+def test_second_derivatives(kind: str) -> None:
+    torch.manual_seed(0)
+    unit = {
+        "layer": lambda: Splash(init="random"),
+        "channel": lambda: Splash(init="random", share="channel", features=3),
+        "unit": lambda: Splash(init="random", share="unit", features=(3, 4)),
+        "fused": lambda: BatchNormSplash(3, init="random"),
+        "fused, channel": lambda: BatchNormSplash(3, init="random", share="channel"),
+    }[kind]().double()
+    unit.hinges = unit.hinges.double()
+    x = torch.randn(5, 3, 4, dtype=torch.float64, requires_grad=True)
+    names = [name for name, _ in unit.named_parameters()]
+
+    def run(x: Tensor, *values: Tensor) -> Tensor:
+        for p, v in zip(unit.parameters(), values, strict=True):
+            assert p.shape == v.shape
+        return torch.func.functional_call(unit, dict(zip(names, values, strict=True)), (x,))
+
+    inputs = (x, *(p.detach().clone().requires_grad_() for p in unit.parameters()))
+    unit.grad_scale = 1.0
+    assert torch.autograd.gradcheck(run, inputs)
+    assert torch.autograd.gradgradcheck(run, inputs)
+
+
+def small_network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), Splash(), nn.Conv2d(6, 8, 3), BatchNormSplash(8),
+        nn.Flatten(), nn.Linear(128, 20), Splash(share="channel", features=20), nn.Linear(20, 10),
+    )  # fmt: skip
+
+
+TWENTY_STEPS = """
+import sys, torch
+sys.path.insert(0, {tests!r})
+from test_native import small_network
+import torch.nn.functional as F
+net = small_network()
+state = torch.load(sys.argv[1], weights_only=True) if len(sys.argv) > 2 else net.state_dict()
+net.load_state_dict(state)
+generator = torch.Generator().manual_seed(3)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+for _ in range(20):
+    x = torch.randn(16, 1, 8, 8, generator=generator)
+    y = torch.randint(10, (16,), generator=generator)
+    loss = F.cross_entropy(net(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(float(loss))
+torch.save(net.state_dict(), sys.argv[1])
+"""
+
+
+def twenty_losses(kernel: str, state: str, *resume: str) -> list[float]:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            TWENTY_STEPS.format(tests=os.path.dirname(__file__)),
+            state,
+            *resume,
+        ],
+        env={**os.environ, "SPLASH_KERNEL": kernel},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [float(line) for line in done.stdout.split()]
+
+
+def test_twenty_steps_and_a_state_from_one_kernel_to_another(tmp_path) -> None:
+    ours, theirs = str(tmp_path / "native"), str(tmp_path / "reference")
+    first = twenty_losses("native", ours), twenty_losses("reference", theirs)
+    assert first[0] == pytest.approx(first[1], rel=1e-4)
+    crossed = twenty_losses("native", theirs, "resume"), twenty_losses("reference", ours, "resume")
+    assert crossed[0] == pytest.approx(crossed[1], rel=1e-3)
+    assert len(crossed[0]) == 20
+
+
+NORMS = [
+    *((n, s, torch.contiguous_format) for n, s in ((7, (10,)), (64, (6,)), (5, (6, 7)))),
+    *(
+        (n, s, layout)
+        for n, s in ((3, (5, 4, 4)), (4, (33, 3, 3)), (9, (8, 1, 1)))
+        for layout in (torch.contiguous_format, torch.channels_last)
+    ),
+]
+
+
+@pytest.mark.parametrize("share", ["layer", "channel"])
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize(("batch", "shape", "layout"), NORMS, ids=str)
+def test_batch_norm_and_unit_in_one(
+    share: str, affine: bool, batch: int, shape: tuple[int, ...], layout: torch.memory_format
+) -> None:
+    torch.manual_seed(0)
+    channels = shape[0]
+    x = (3 + 2 * torch.randn(batch, *shape)).to(memory_format=layout)
+    fused = BatchNormSplash(channels, affine=affine, init="random", share=share)
+    norms = {1: nn.BatchNorm1d, 2: nn.BatchNorm1d, 3: nn.BatchNorm2d}
+    plain = norms[len(shape)](channels, affine=affine).double()
+    if affine:
+        nn.init.normal_(fused.weight)
+        nn.init.normal_(fused.bias)
+    own = {k: v.double() if v.is_floating_point() else v for k, v in fused.state_dict().items()}
+    plain.load_state_dict({k: v for k, v in own.items() if k in plain.state_dict()})
+    grad = torch.randn(batch, *shape)
+
+    for training in (True, True, False):
+        fused.train(training)
+        plain.train(training)
+        ours_x, theirs_x = x.detach().requires_grad_(), x.detach().double().requires_grad_()
+        y = fused(ours_x)
+        z = plain(theirs_x)
+        exact = reference.scaled_splash(
+            z, fused.a_pos.double(), fused.a_neg.double(), fused.hinges.double(),
+            0 if share == "layer" else len(shape) - 1, 1.0,
+        )  # fmt: skip
+        assert y.stride() == x.stride()
+        assert float((y - exact).detach().abs().max()) < 3e-5 * max(
+            1.0, float(exact.detach().abs().max())
+        )
+        mine = [p for n, p in fused.named_parameters() if n in ("weight", "bias")]
+        found = torch.autograd.grad(y, (ours_x, *mine, fused.a_pos, fused.a_neg), grad)
+        wanted = torch.autograd.grad(
+            exact, (theirs_x, *plain.parameters(), fused.a_pos, fused.a_neg), grad.double()
+        )
+        for i, (ours, theirs) in enumerate(zip(found, wanted, strict=True)):
+            if i >= len(found) - 2:  # the slopes
+                theirs = theirs * automatic_scale(x, share, fused.a_pos.shape[1:])
+            top = max(float(theirs.abs().max()), 1e-3)
+            assert float((ours.double() - theirs.double()).abs().max()) < 3e-5 * top, i
+    for name in ("running_mean", "running_var"):
+        torch.testing.assert_close(
+            getattr(fused, name).double(), getattr(plain, name), rtol=1e-5, atol=1e-6
+        )
+    assert fused.num_batches_tracked == plain.num_batches_tracked == 2
+
+
+def test_fused_bfloat16_keeps_its_dtype() -> None:
+    fused, x = BatchNormSplash(4), torch.randn(8, 4, 5, 5)
+    y = fused(x.bfloat16())
+    assert y.dtype == torch.bfloat16
+    assert fused.running_mean.dtype == torch.float32
+    exact = F.relu(F.batch_norm(x.bfloat16().float(), None, None, training=True))
+    assert float((y.detach().float() - exact).abs().max()) < 2**-7 * float(exact.abs().max())
+
+
+def test_forcing_what_cannot_be() -> None:
+    program = "import torch, splash_units as s; s.Splash()(torch.randn(3, device='{}'))"
+    for kernel, device, message in (
+        ("nonsense", "cpu", "unknown SPLASH_KERNEL 'nonsense'"),
+        ("native", "meta", "needs tensors on the CPU"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", program.format(device)],
+            env={**os.environ, "SPLASH_KERNEL": kernel},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode != 0
+        assert message in done.stderr
+
+
+@pytest.mark.parametrize("kernel", ["native", "reference"])
+def test_the_choice_is_heard_at_every_call(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
+    calls = []
+    plain = reference.scaled_splash
+    monkeypatch.setattr(reference, "scaled_splash", lambda *a: (calls.append(1), plain(*a))[1])
+    monkeypatch.setenv("SPLASH_KERNEL", kernel)
+    Splash()(torch.randn(3))
+    assert bool(calls) == (kernel == "reference")
