@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from convertible import Block, Calls, bend
-from splash_units import Splash, rivals
+from splash_units import BatchNormSplash, Splash, rivals
 from splash_units.convert import convert, fold
-from splash_units.fold import FoldedSplash
 
 
 def shaped(a_pos: list[float], a_neg: list[float], **options: object) -> Splash:
@@ -40,17 +39,17 @@ CASES = {
     "relu": (Splash(), nn.ReLU),
     "leaky": (shaped([1], [-0.3]), nn.LeakyReLU),
     "absolute": (shaped([1], [1]), nn.LeakyReLU),
-    "nearly a relu": (shaped([1 - 2**-8], [0]), FoldedSplash),
-    "zero": (shaped([], []), FoldedSplash),
-    "three corners": (shaped([1, 0, -1], [0, 0.2]), FoldedSplash),
+    "nearly a relu": (shaped([1 - 2**-8], [0]), Splash),
+    "zero": (shaped([], []), Splash),
+    "three corners": (shaped([1, 0, -1], [0, 0.2]), Splash),
     "alike channels": (Splash(**CHANNELS), nn.ReLU),
     "channels": (varied(Splash(**CHANNELS), per_channel), rivals.PReLU),
-    "flat channel": (varied(Splash(**CHANNELS), lambda a: -torch.arange(6.0)), FoldedSplash),
+    "flat channel": (varied(Splash(**CHANNELS), lambda a: -torch.arange(6.0)), Splash),
     "last channels": (varied(Splash(**CHANNELS, dim=-1), per_channel), rivals.PReLU),
-    "bent channels": (varied(shaped([1, 0.5], [0], **CHANNELS), per_channel), FoldedSplash),
+    "bent channels": (varied(shaped([1, 0.5], [0], **CHANNELS), per_channel), Splash),
     "alike neurons": (Splash(share="unit", features=(6, 6)), nn.ReLU),
-    "neurons": (varied(Splash(share="unit", features=(6, 6)), per_channel), FoldedSplash),
-    "random": (Splash(init="random"), FoldedSplash),
+    "neurons": (varied(Splash(share="unit", features=(6, 6)), per_channel), Splash),
+    "random": (Splash(init="random"), Splash),
 }
 
 
@@ -79,15 +78,25 @@ def test_gradients_with_respect_to_inputs_stay() -> None:
 def test_hinges_without_a_corner_are_dropped() -> None:
     folded = fold(shaped([1, 0, -1], [0, 0, 0.5]))
     assert folded.hinges.tolist() == [0.0, 2.0]
-    assert list(folded.state_dict()) == ["a_pos", "a_neg", "hinges"]
-    assert "hinges=(0.0, 2.0)" in str(folded)
+    assert folded.state_dict().keys() == {"a_pos", "a_neg", "hinges"}
+    assert not list(folded.parameters())
+    assert str(folded) == "Splash(num_hinges=3, hinges=(0.0, 2.0), grad_scale=1.0, trainable=False)"
+
+
+def test_folding_twice_changes_nothing() -> None:
+    network = bend(convert(nn.Sequential(Block(), Calls())))
+    once = fold(network)
+    twice = fold(once)
+    assert str(twice) == str(once)
+    x = torch.randn(9, 6)
+    assert torch.equal(twice(x), once(x))
 
 
 def test_a_network_is_folded_back_to_where_it_came_from() -> None:
     model = nn.Sequential(Block(), nn.ReLU(), Calls()).eval()
     network = convert(model)
     folded = fold(network)
-    assert not any(isinstance(m, Splash | FoldedSplash) for m in folded.modules())
+    assert not any(isinstance(m, Splash) for m in folded.modules())
     assert any(isinstance(m, Splash) for m in network.modules())
     x = torch.randn(9, 6)
     assert torch.equal(folded(x), model(x))
@@ -114,10 +123,18 @@ def test_tied_units_hooks_and_modes_stay() -> None:
     assert seen == ["after", "after"]
 
 
-def test_a_subclass_is_left_as_it_is() -> None:
+def test_a_subclass_stays_with_its_slopes_as_buffers() -> None:
     class Doubled(Splash):
         def forward(self, x: Tensor) -> Tensor:
             return 2 * super().forward(x)
 
     folded = fold(nn.Sequential(Doubled()))
     assert type(folded[0]) is Doubled
+    assert not list(folded.parameters())
+    assert folded(torch.ones(1)) == 2
+
+    fused = BatchNormSplash(6, init="random").eval()
+    folded = fold(fused)
+    assert {name for name, _ in folded.named_parameters()} == {"weight", "bias"}
+    x = torch.randn(9, 6)
+    assert torch.equal(folded(x), fused(x))

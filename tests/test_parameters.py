@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from convertible import Block
-from splash_units import Splash, rivals
+from splash_units import BatchNormSplash, Splash, rivals
 from splash_units.convert import convert, parameter_groups
 
 
@@ -24,6 +24,7 @@ class Everything(nn.Module):
         self.layer_norm = nn.LayerNorm((4, 5))  # of rank 2
         self.channels = Splash(share="channel", features=4)
         self.neurons = Splash(share="unit", features=(4, 5))
+        self.fused = BatchNormSplash(4)
         self.prelu = nn.PReLU(4)
         self.swish = rivals.Swish(learned=True)
         self.apl = rivals.APL(share="channel", features=4)
@@ -40,6 +41,7 @@ def test_every_kind_of_parameter_goes_where_it_belongs() -> None:
     model = Everything()
     activations = ("channels", "neurons", "prelu", "swish", "apl", "srelu")
     slopes = {n for n, _ in model.named_parameters() if n.split(".")[0] in activations}
+    slopes |= {"fused.a_pos", "fused.a_neg"}
     assert names_in(model, "slopes") == slopes
     assert names_in(model, "kernels") == {
         "conv.weight",
@@ -56,6 +58,7 @@ def test_every_kind_of_parameter_goes_where_it_belongs() -> None:
     others = every - slopes - names_in(model, "kernels")
     assert names_in(model, "others") == others
     assert {"norm.weight", "layer_norm.weight", "conv.bias", "lstm.bias_hh_l0", "gamma"} <= others
+    assert {"fused.weight", "fused.bias"} <= others
 
 
 def test_only_kernels_decay_in_an_optimizer() -> None:

@@ -20,8 +20,8 @@ _NORMS = (
     nn.RMSNorm,
     nn.LocalResponseNorm,
 )
-_ACTIVATIONS = (Splash, nn.PReLU, rivals.Swish, rivals.APL, rivals.SReLU)
-SLOPES = ("a_pos", "a_neg")
+SLOPES = ("a_pos", "a_neg")  # of a SPLASH unit, by name
+_LEARNED = (nn.PReLU, rivals.Swish, rivals.APL, rivals.SReLU)
 
 
 def parameter_groups(
@@ -78,14 +78,15 @@ def parameter_groups(
 
 
 def _slopes(model: nn.Module, activations: tuple[type[nn.Module], ...]) -> set[int]:
-    owned = {
+    learned = {
         id(parameter)
         for module in model.modules()
-        if isinstance(module, (*_ACTIVATIONS, *activations))
+        if isinstance(module, (*_LEARNED, *activations))
         for parameter in module.parameters()
     }
-    named = {id(p) for name, p in _named(model) if name.rpartition(".")[2] in SLOPES}
-    return owned | named
+    # Not all that a SPLASH unit owns is a slope: `BatchNormSplash` has batch norm's parameters too.
+    units = (module for module in model.modules() if isinstance(module, Splash))
+    return learned | {id(getattr(unit, name)) for unit in units for name in SLOPES}
 
 
 def _without_decay(model: nn.Module) -> set[int]:
