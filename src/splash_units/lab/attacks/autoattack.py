@@ -19,7 +19,8 @@ from splash_units.lab.attacks.gradient import project
 from splash_units.lab.attacks.threat import Budget, positive
 from splash_units.lab.attacks.victim import Victim
 
-Version = Literal["standard", "plus", "rand"]
+Member = Literal["apgd-ce", "apgd-dlr", "fab", "square", "apgd-t", "fab-t"]
+STANDARD: tuple[Member, ...] = ("apgd-ce", "apgd-t", "fab-t", "square")
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,14 @@ class AutoAttack(Attack):
     """The published ensemble within `eps` in Linf; needs `pip install pyautoattack`."""
 
     eps: float
-    version: Version = "standard"
+    attacks: tuple[Member, ...] = STANDARD
     seed: int = 0
 
     def __post_init__(self) -> None:
         positive("eps", self.eps)
-        if self.version not in get_args(Version):
-            raise ValueError(f"version must be one of {get_args(Version)}, got {self.version!r}")
+        for attack in self.attacks:
+            if attack not in get_args(Member):
+                raise ValueError(f"attacks must be among {get_args(Member)}, got {attack!r}")
 
     @property
     def budget(self) -> Budget:
@@ -55,12 +57,14 @@ class AutoAttack(Attack):
 
         # The ensemble seeds torch's global generator; whoever called us keeps theirs.
         with torch.random.fork_rng(), torch.enable_grad():
+            standard = self.attacks == STANDARD
             ensemble = Ensemble(
                 network,
                 eps=self.eps,
                 seed=self.seed,
-                version=self.version,
                 device=task.images.device,
+                version="standard" if standard else "custom",
+                attacks=None if standard else list(self.attacks),
             )
             images, _ = ensemble.run_standard_evaluation(
                 task.images, task.labels, batch_size=victim.width
