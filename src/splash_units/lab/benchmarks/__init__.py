@@ -1,0 +1,1 @@
+"""What `splash bench` measures, and how the results are kept and shown."""

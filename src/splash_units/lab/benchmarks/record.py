@@ -1,0 +1,163 @@
+"""Results as plain records: one a case, with the run that measured it, in one JSON file.
+
+A file may hold several runs: measuring a case again replaces its result and leaves the others as
+they are, each with the command, commit and machine that it came from.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import splash_units
+from splash_units.lab.benchmarks.cases import Case, Target
+from splash_units.lab.benchmarks.contenders import kernel_in_use
+from splash_units.lab.durable import read_json, write_json
+from splash_units.lab.machine import commit_of, describe_machine, now
+from splash_units.lab.timing import Effort, Samples, Stopwatch, ratio, reason, spread
+
+SCHEMA = 1
+_PACKAGES = (
+    "splash-units", "torch", "numpy", "triton", "deepsplines", "torchpwl", "deepxube",
+    "rational_activations", "torch_activation",
+)  # fmt: skip
+
+Record = dict[str, Any]
+
+
+def measure(
+    case: Case,
+    effort: Effort,
+    stopwatch: Stopwatch,
+    on_round: Callable[[int], None] = lambda done: None,
+) -> Record:
+    """Measure a case: medians, quantiles and ratios, or why there are none."""
+    if case.compiles:
+        torch.compiler.reset()  # or earlier cases would count towards the limit of recompiling
+    if case.measures == "bytes":
+        results = _count(case)
+    else:
+        with torch.set_grad_enabled(case.records_gradients):
+            results = _time(case, stopwatch.compare(case.contenders, effort, on_round))
+    return {
+        "section": case.section,
+        "name": case.name,
+        "yardstick": case.yardstick,
+        "measures": case.measures,
+        **results,
+        "published_ratios": dict(case.published),
+    }
+
+
+def _time(case: Case, samples: Mapping[str, Samples]) -> Record:
+    found: dict[str, Record] = {}
+    for name, taken in samples.items():
+        if taken.failure is not None:
+            found[name] = {"failure": taken.failure}
+            continue
+        found[name] = {
+            **asdict(spread(taken.seconds)),
+            "rounds": len(taken.seconds),
+            "calls_a_sample": taken.calls_a_sample,
+            "ratio": _ratio(samples, name, case.yardstick),
+        }
+    targets = [
+        {**asdict(target), "measured": _ratio(samples, target.contender, target.against)}
+        for target in case.targets
+    ]
+    return {"contenders": found, "targets": targets}
+
+
+def _ratio(samples: Mapping[str, Samples], name: str, to: str) -> Record | None:
+    above, below = samples[name], samples[to]
+    if above.failure is not None or below.failure is not None:
+        return None
+    return asdict(ratio(above.seconds, below.seconds))
+
+
+def _count(case: Case) -> Record:
+    found: dict[str, Record] = {}
+    for name, count in case.count.items():
+        try:
+            found[name] = {"bytes": count()}
+        except Exception as error:
+            found[name] = {"failure": reason(error)}
+    targets = [{**asdict(t), "measured": _ratio_of_bytes(t, found)} for t in case.targets]
+    return {"contenders": found, "targets": targets}
+
+
+def _ratio_of_bytes(target: Target, found: Mapping[str, Record]) -> Record | None:
+    above, below = (found[name].get("bytes") for name in (target.contender, target.against))
+    if above is None or not below:
+        return None
+    return {"median": above / below, "lower": above / below, "upper": above / below}
+
+
+def describe_run(command: Sequence[str], device: str) -> Record:
+    """Where results come from. The load tells whether others were at work on the machine."""
+    machine = describe_machine()
+    return {
+        "command": " ".join(command),
+        "when": now(),
+        "commit": commit_of(Path(splash_units.__file__).parent),
+        "device": torch.cuda.get_device_name(device) if device == "cuda" else device,
+        "threads": torch.get_num_threads(),
+        "kernel": kernel_in_use() if device == "cpu" else "triton",
+        "forced_kernel": os.environ.get("SPLASH_KERNEL"),
+        "processor": machine["processor"],
+        "cores": machine["cores"],
+        "memory_gb": _memory_gb(),
+        "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
+        "system": machine["system"],
+        "python": machine["python"],
+        "versions": {name: found for name in _PACKAGES if (found := _version(name))},
+    }
+
+
+def _memory_gb() -> float | None:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def save(path: Path, run: Record, results: Sequence[Record]) -> None:
+    """Add a run to a file; it replaces what the file had of the same cases."""
+    measured = {_key(result) for result in results}
+    runs = [
+        {**earlier, "cases": kept}
+        for earlier in (load(path)["runs"] if path.exists() else [])
+        if (kept := [case for case in earlier["cases"] if _key(case) not in measured])
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, {"schema": SCHEMA, "runs": [*runs, {**run, "cases": list(results)}]})
+
+
+def load(path: Path) -> Record:
+    """What `save` wrote; ValueError if the file is something else."""
+    record = read_json(path)
+    if record is None or record.get("schema") != SCHEMA or not isinstance(record.get("runs"), list):
+        raise ValueError(f"{path} holds no benchmark results of schema {SCHEMA}")
+    return record
+
+
+def all_cases(record: Record) -> Iterator[tuple[Record, Record]]:
+    """Every case of a file with the run it is of."""
+    for run in record["runs"]:
+        for case in run["cases"]:
+            yield run, case
+
+
+def _key(case: Record) -> tuple[str, str]:
+    return case["section"], case["name"]
