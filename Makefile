@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: quickstart test lint format clean
+.PHONY: quickstart test lint format bench clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/splash quickstart
@@ -21,6 +21,9 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+bench: $(INSTALLED)
+	$(BIN)/splash bench
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
