@@ -519,3 +519,46 @@ def test_the_choice_is_heard_at_every_call(monkeypatch: pytest.MonkeyPatch, kern
     monkeypatch.setenv("SPLASH_KERNEL", kernel)
     Splash()(torch.randn(3))
     assert bool(calls) == (kernel == "reference")
+
+
+@pytest.mark.parametrize("kind", ["layer", "channel", "batch norm"])
+def test_a_compiled_network_keeps_the_operators(kind: str) -> None:
+    torch.manual_seed(0)
+    unit = {
+        "layer": lambda: Splash(init="random"),
+        "channel": lambda: Splash(init="random", share="channel", features=3),
+        "batch norm": lambda: BatchNormSplash(3, init="random"),
+    }[kind]()
+    graphs: list[str] = []
+
+    def backend(module: torch.fx.GraphModule, _: object) -> Callable[..., Tensor]:
+        graphs.append(module.code)
+        return module.forward
+
+    compiled = torch.compile(unit, fullgraph=True, backend=backend)
+    x = torch.randn(4, 3, 5, 5)
+    torch.testing.assert_close(compiled(x), unit(x), rtol=0, atol=0)
+    assert "splash_units" in graphs[0]
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("make", [Splash, lambda: BatchNormSplash(3)])
+def test_an_exported_network_has_the_plain_equation(make: Callable[[], nn.Module]) -> None:
+    exported = torch.export.export(make().eval(), (torch.randn(4, 3),))
+    assert "splash_units" not in str(exported.graph)
+
+
+def test_compiled_transforms_have_the_plain_equation() -> None:
+    unit, x = Splash(init="random"), torch.randn(4, 3)
+    compiled = torch.compile(torch.vmap(lambda t: unit(t)), fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x), unit(x))
+    torch._dynamo.reset()
+
+
+def test_compiled_slopes_that_only_broadcast() -> None:
+    x, hinges = torch.randn(2, 3, 4, 5), torch.tensor(HINGES["default"])
+    a_pos, a_neg = (a.detach() for a in slopes(4, 3, 1, 5))
+    compiled = torch.compile(splash, fullgraph=True, backend="eager")
+    exact = reference.splash(x, a_pos, a_neg, hinges)
+    torch.testing.assert_close(compiled(x, a_pos, a_neg, hinges), exact)
+    torch._dynamo.reset()

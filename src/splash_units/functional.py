@@ -2,18 +2,22 @@
 
 An ordinary call on a CPU tensor goes to the native kernel, one on a CUDA tensor to the Triton
 kernel. The plain equation serves wherever an opaque operator would be in the way: inside
-``torch.compile`` and ``torch.export``, where it fuses and exports; under ``torch.func`` and
-forward-mode differentiation; on other devices; and where a kernel can't be had.
-``SPLASH_KERNEL=reference|native|triton`` forces one.
+``torch.export``, and on other devices than the CPU inside ``torch.compile``, where it fuses; under
+``torch.func`` and forward-mode differentiation; for second derivatives; and where a kernel can't be
+had. Compiled for the CPU, a network keeps the native operators: what the compiler makes of the
+equation and of its eight sums takes longer. ``SPLASH_KERNEL=reference|native|triton`` forces one.
 """
 
 import os
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._C import _functorch, _get_tracing_state
 from torch.autograd import forward_ad
-from torch.compiler import is_compiling
+from torch.compiler import assume_constant_result, is_compiling, is_exporting
 from torch.nn import Parameter
 
 from splash_units.kernels import native, reference
@@ -51,6 +55,12 @@ def scaled_splash(
     `trailing` is the number of dimensions of x that stand to the right of the slopes' own; it saves
     the modules a reshape of their parameters in every call.
     """
+    if is_compiling() and not is_exporting():
+        _check(x, a_pos, a_neg, hinges, trailing)
+        if _serves_graph(x, a_pos) and _is_one_run(a_pos.shape[1:]):
+            op: Callable[..., Tensor] = torch.ops.splash_units.splash.default
+            return op(x, a_pos, a_neg, hinges, trailing, grad_scale)
+        return reference.scaled_splash(x, a_pos, a_neg, hinges, trailing, grad_scale)
     operators = _operators_for(x)
     if operators is not None:
         try:
@@ -82,6 +92,12 @@ def batch_norm_splash(
 
     Slopes are shared by the layer, of shape (hinges,), or by channel, (hinges, C).
     """
+    if is_compiling() and not is_exporting() and _serves_graph(x, a_pos):
+        op: Callable[..., tuple[Tensor, ...]] = torch.ops.splash_units.batch_norm_splash.default
+        return op(
+            x, weight, bias, running_mean, running_var, a_pos, a_neg, hinges,
+            training, momentum, eps, grad_scale,
+        )[0]  # fmt: skip
     operators = _operators_for(x)
     if operators is not None:
         try:
@@ -96,6 +112,23 @@ def batch_norm_splash(
     return scaled_splash(
         z, a_pos, a_neg, hinges, 0 if a_pos.dim() == 1 else x.dim() - 2, grad_scale
     )
+
+
+@assume_constant_result  # type: ignore[untyped-decorator]
+def _kernel_in_graph() -> bool:
+    """Asked once, while a graph is traced: may the native operators stand in it?"""
+    return _functorch.peek_interpreter_stack() is None and native.load() is not None
+
+
+def _serves_graph(x: Tensor, a_pos: Tensor) -> bool:
+    chosen = os.environ.get("SPLASH_KERNEL", "native") == "native"
+    return chosen and x.is_cpu and len(a_pos) <= native.MOST_HINGES and _kernel_in_graph()
+
+
+def _is_one_run(own: Sequence[int]) -> bool:
+    """Whether the slopes' own dimensions stand together, which is what the native kernel walks."""
+    sizes = [n != 1 for n in own]
+    return sum(a != b for a, b in pairwise([False, *sizes, False])) <= 2
 
 
 def _operators_for(x: Tensor) -> native.Operators | None:

@@ -18,6 +18,7 @@ from splash_units.kernels.native import building, cache, second_derivative, tool
 from splash_units.kernels.native.toolchain import Compiler, Unavailable
 
 NAMESPACE = "splash_units"
+MOST_HINGES = 64  # native.h: most_hinges
 
 
 class Operators:
