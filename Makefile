@@ -34,4 +34,6 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Setting up $(VENV); the first time this fetches torch and takes a few minutes."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -qq --constraint constraints.txt --editable ".[lab,plot,onnx,dev]"
+# The dash: without a C++ compiler everything still works, only slower.
+	-@$(BIN)/python -m splash_units.kernels.native
 	@touch $@

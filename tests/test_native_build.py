@@ -100,6 +100,17 @@ def test_leaves_nothing_unfinished_and_nothing_others_can_write(workshop: Worksh
     assert stat.S_IMODE(workshop.folder.stat().st_mode) == 0o700
 
 
+def test_clears_away_what_a_killed_build_left(workshop: Workshop) -> None:
+    long_ago, just_now = (workshop.folder / f"building-{name}" for name in ("old", "new"))
+    for left in (long_ago, just_now):
+        left.mkdir(mode=0o700, parents=True)
+        (left / "native.cpp").touch()
+    os.utime(long_ago, (0, 0))
+    workshop.folder.chmod(0o700)
+    workshop.library()
+    assert list(workshop.folder.glob("building-*/")) == [just_now]
+
+
 def test_another_instruction_set_reuses_the_operators(workshop: Workshop) -> None:
     available = list(FLAGS) if platform.machine() in ("x86_64", "AMD64") else ["portable"]
     libraries = {workshop.library(name) for name in available}

@@ -12,13 +12,14 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -39,6 +40,7 @@ _OPERATORS = ("-O2",)
 _LINK = ("-shared", "-ltorch_cpu", "-lc10")
 
 _QUOTED_INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+_UNFINISHED = "building-"
 _TIME_LIMIT = 900.0  # seconds; some thirty are usual
 
 
@@ -113,8 +115,9 @@ def library(
 
 
 def _build(folder: Path, name: str, units: Sequence[TranslationUnit], compiler: Compiler) -> Path:
+    _clear_away_what_was_cut_short(folder)
     try:
-        with tempfile.TemporaryDirectory(prefix="building-", dir=folder) as work:
+        with tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=folder) as work:
             objects = _objects(folder, Path(work), units, compiler)
             linked = Path(work, "library.so")
             link = [*compiler.command, *map(str, objects), f"-L{_TORCH / 'lib'}", *_LINK]
@@ -122,6 +125,14 @@ def _build(folder: Path, name: str, units: Sequence[TranslationUnit], compiler: 
             return cache.store(folder, name, linked)
     except OSError as error:
         raise cache.not_writable(folder, error) from error
+
+
+def _clear_away_what_was_cut_short(folder: Path) -> None:
+    """Remove what builds left that were killed; one that still runs is younger than the limit."""
+    for work in folder.glob(f"{_UNFINISHED}*/"):
+        with suppress(OSError):
+            if time.time() - work.stat().st_mtime > 2 * _TIME_LIMIT:
+                shutil.rmtree(work)
 
 
 def _objects(
