@@ -64,6 +64,7 @@ def test_a_finished_run_has_all_it_should(finished):
     (session,) = record["sessions"]
     assert session["threads"] == 1
     assert session["versions"]["torch"] == torch.__version__
+    assert session["kernel"].startswith(("native", "reference"))
     shapes = finished.shapes()
     assert shapes["time"].tolist() == [0, 0.125, 0.25, 0.5, 1, 2, 3, 4]
     assert {name.rpartition(".")[2] for name in shapes} == {"time", "a_pos", "a_neg", "hinges"}

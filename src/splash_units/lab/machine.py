@@ -29,7 +29,6 @@ def describe_machine() -> dict[str, Any]:
         "versions": {name: found for name in _RECORDED_PACKAGES if (found := _version(name))},
         "commit": commit_of(Path(__file__).parent),
         "study_commit": commit_of(Path.cwd()),
-        "kernel": os.environ.get("SPLASH_KERNEL", "auto"),
     }
 
 

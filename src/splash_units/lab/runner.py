@@ -1,5 +1,6 @@
 """Run a spec once, whoever asks: train it, record it in the store, go on where it stopped."""
 
+import os
 import traceback
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -106,7 +107,8 @@ def _record(
         events = train(spec, threads=threads, **options)
         start = next(events)
         assert isinstance(start, Started)
-    work.begin(_provenance(work, start, resumed=resume is not None), resumed=resume is not None)
+    resumed = resume is not None
+    work.begin(_provenance(work, spec, start, resumed=resumed), resumed=resumed)
     if resume is None:
         work.append_slopes(0.0, start.slopes)
     yield start
@@ -126,11 +128,12 @@ def _record(
         yield event
 
 
-def _provenance(work: Work, start: Started, *, resumed: bool) -> dict[str, Any]:
+def _provenance(work: Work, spec: TrainSpec, start: Started, *, resumed: bool) -> dict[str, Any]:
     """Where a run comes from; a run that was interrupted lists all its sessions."""
     session = {
         **describe_machine(),
         "plugins": list(plugins.loaded()),
+        "kernel": _kernel(spec, start),
         "device": start.device,
         "threads": start.threads,
         "epochs_done": start.epochs_done,
@@ -145,6 +148,19 @@ def _provenance(work: Work, start: Started, *, resumed: bool) -> dict[str, Any]:
         "constants": {name: value.tolist() for name, value in start.constants.items()},
         "sessions": [*earlier, session],
     }
+
+
+def _kernel(spec: TrainSpec, start: Started) -> str | None:
+    """What computes the SPLASH units of a run; None if it has none."""
+    from splash_units.lab.benchmarks.contenders import kernel_in_use
+
+    if not start.constants:
+        return None
+    if spec.compile:
+        return "the equation, compiled"
+    if forced := os.environ.get("SPLASH_KERNEL"):
+        return forced
+    return kernel_in_use() if start.device == "cpu" else "auto"
 
 
 def _state(checkpoint: Checkpoint, start: Started) -> dict[str, Any]:
