@@ -12,6 +12,7 @@ from splash_units.kernels import reference
 from splash_units.lab.benchmarks import cases as benchmark_cases
 from splash_units.lab.benchmarks import contenders, presenting, record, steps
 from splash_units.lab.benchmarks.cases import Case, Target
+from splash_units.lab.benchmarks.company import Usage, cores_taken_by_others
 from splash_units.lab.benchmarks.published import published_ratio
 from splash_units.lab.cli.app import app
 from splash_units.lab.timing import Effort, Stopwatch
@@ -222,6 +223,14 @@ def test_forward_cases_record_no_gradients():
         case = Case("units", "x", "a", {"a": contender}, records_gradients=grad)
         record.measure(case, BRIEFLY, Stopwatch())
     assert recorded == {False: False, True: True}
+
+
+def test_what_others_take_is_what_everyone_took_but_us():
+    before, after = Usage(wall=0.0, everyone=10.0, own=1.0), Usage(10.0, 25.0, 11.0)
+    assert cores_taken_by_others(before, after) == 0.5
+    assert cores_taken_by_others(before, Usage(10.0, 15.0, 11.0)) == 0.0
+    assert cores_taken_by_others(None, after) is None
+    assert cores_taken_by_others(before, before) is None
 
 
 def fail():

@@ -5,6 +5,7 @@ they are, each with the command, commit and machine that it came from.
 """
 
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -15,6 +16,7 @@ import torch
 
 import splash_units
 from splash_units.lab.benchmarks.cases import Case, Target
+from splash_units.lab.benchmarks.company import cores_taken_by_others, usage
 from splash_units.lab.benchmarks.contenders import kernel_in_use
 from splash_units.lab.durable import read_json, write_json
 from splash_units.lab.machine import commit_of, describe_machine, now
@@ -38,6 +40,7 @@ def measure(
     """Measure a case: medians, quantiles and ratios, or why there are none."""
     if case.compiles:
         torch.compiler.reset()  # or earlier cases would count towards the limit of recompiling
+    before = usage()
     if case.measures == "bytes":
         results = _count(case)
     else:
@@ -50,6 +53,7 @@ def measure(
         "measures": case.measures,
         **results,
         "published_ratios": dict(case.published),
+        "cores_taken_by_others": cores_taken_by_others(before, usage()),
     }
 
 
@@ -98,10 +102,10 @@ def _ratio_of_bytes(target: Target, found: Mapping[str, Record]) -> Record | Non
 
 
 def describe_run(command: Sequence[str], device: str) -> Record:
-    """Where results come from. The load tells whether others were at work on the machine."""
+    """Where results come from."""
     machine = describe_machine()
     return {
-        "command": " ".join(command),
+        "command": shlex.join(command),
         "when": now(),
         "commit": commit_of(Path(splash_units.__file__).parent),
         "device": torch.cuda.get_device_name(device) if device == "cuda" else device,
@@ -111,7 +115,6 @@ def describe_run(command: Sequence[str], device: str) -> Record:
         "processor": machine["processor"],
         "cores": machine["cores"],
         "memory_gb": _memory_gb(),
-        "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
         "system": machine["system"],
         "python": machine["python"],
         "versions": {name: found for name in _PACKAGES if (found := _version(name))},

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 SECTIONS = "units, batchnorm, steps, hinges, sizes, memory, compile, all"
 # A step of the larger networks takes seconds; a unit's pass, milliseconds.
 SECONDS, SECONDS_OF_STEPS, QUICK_SECONDS = 3.0, 15.0, 0.3
+DISTURBING_CORES = 0.2
 
 
 def bench(
@@ -79,7 +80,9 @@ def bench(
     for case in wanted:
         effort = _effort(case, quick, seconds)
         results.append(_follow(case, effort, _stopwatch(device)))
-        out.print(_table(presenting.case_rows(results[-1])), "")
+        out.print(_table(presenting.case_rows(results[-1])))
+        _warn_of_company(results[-1]["cores_taken_by_others"])
+        out.print()
         if output is not None:  # after each, or an interruption would lose all
             record.save(output, run, results)
     if any(result["targets"] for result in results):
@@ -142,9 +145,6 @@ def _announce(run: "Record", count: int, peers: bool) -> None:
 
         if missing := missing_peers():
             out.print(f"not installed, left out: {', '.join(missing)}")
-    busy = run["load_average"]
-    if busy is not None and busy[0] > 0.5 * run["cores"]:
-        out.print(f"[yellow]others are at work here (load {busy[0]:.1f}); medians suffer[/yellow]")
 
 
 def _follow(case: "Case", effort: "Effort", stopwatch: "Stopwatch") -> "Record":
@@ -168,6 +168,11 @@ def _follow(case: "Case", effort: "Effort", stopwatch: "Stopwatch") -> "Record":
             bar.update(task, description=escape(f"{name}: round {done}"))
 
         return measure(case, effort, stopwatch, on_round)
+
+
+def _warn_of_company(cores: float | None) -> None:
+    if cores is not None and cores > DISTURBING_CORES:
+        out.print(f"[yellow]others kept {cores:.1f} cores busy meanwhile; measure again[/yellow]")
 
 
 def _table(rows: "Rows") -> Table:
