@@ -9,12 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from convertible import (
-    Calls,
-    OwnActivation,
-    same_outputs,
-    units_of,
-)
+from convertible import Block, Calls, OwnActivation, same_outputs, units_of
 from splash_units import Splash, catalogue, rivals
 from splash_units.convert import EXACT, convert
 
@@ -228,10 +223,10 @@ def test_not_a_module() -> None:
 
 
 def test_nothing_to_convert() -> None:
-    with pytest.raises(ValueError, match=r"Linear has no activation among ReLU.*no other"):
+    with pytest.raises(ValueError, match=r"Linear has no activation among ReLU.*nor any other"):
         convert(nn.Linear(2, 2))
-    with pytest.raises(ValueError, match=r"it has SiLU \(2 times\): name them in from_"):
-        convert(nn.Sequential(nn.SiLU(), nn.SiLU()))
+    with pytest.raises(ValueError, match=r"it has GELU, SiLU: name them in from_"):
+        convert(nn.Sequential(nn.SiLU(), nn.GELU(), nn.SiLU()))
     network, report = convert(nn.Linear(2, 2), return_report=True)
     assert isinstance(network, nn.Linear)
     assert not report.changed
@@ -261,6 +256,29 @@ def test_computed_arguments_are_left_and_the_report_says_so() -> None:
     assert "tensors of the network" in left.why
 
 
+def test_calls_of_other_kinds_are_ignored_and_the_report_says_so() -> None:
+    class Smooth(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.tanh(F.gelu(F.relu(x)))
+
+    _, report = convert(Smooth(), return_report=True)
+    assert len(report.changed) == 1
+    assert [item.what for item in report.ignored] == ["GELU(approximate='none')", "Tanh()"]
+    assert {item.why for item in report.ignored} == {"it is not among from_"}
+
+
+def test_an_activation_that_nobody_calls_gets_no_slopes() -> None:
+    class Spare(Block):
+        def __init__(self) -> None:
+            super().__init__()
+            self.spare = nn.ReLU()
+
+    network, report = convert(Spare(), return_report=True)
+    assert isinstance(network.spare, nn.ReLU)
+    assert [(item.path, item.what) for item in report.left] == [("spare", "ReLU()")]
+    assert "no forward calls it" in report.left[0].why
+
+
 def test_clamps_are_not_activations() -> None:
     class Clamps(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -286,9 +304,10 @@ def test_a_prelu_for_units_that_cannot_have_channels() -> None:
 
 
 def test_a_report_reads_well() -> None:
-    model = nn.Sequential(nn.Linear(6, 6), nn.SiLU(), DataDependent())
+    model = nn.Sequential(nn.Linear(6, 6), nn.SiLU(), nn.Tanh(), nn.Tanh(), DataDependent())
     _, report = convert(model, from_=(*EXACT, nn.SiLU), return_report=True)
     text = str(report)
     assert "1: SiLU() -> Splash(" in text
     assert "off by at most 0.0239 on [-8, 8]" in text
     assert "left: 3" in text
+    assert "not among from_: Tanh (2)" in text

@@ -69,7 +69,7 @@ def test_a_prelu_is_exact_for_each_neuron_too() -> None:
 
 
 @pytest.mark.parametrize("kind", FITTED)
-@pytest.mark.parametrize("num_hinges", [3, 7, 11, 21])
+@pytest.mark.parametrize("num_hinges", [3, 7, 11])
 def test_smooth_activations_are_fitted_with_their_asymptotes(
     kind: type[nn.Module], num_hinges: int
 ) -> None:
@@ -86,13 +86,13 @@ def test_smooth_activations_are_fitted_with_their_asymptotes(
     off = (unit(far) - activation(far)).abs() / far.abs().clamp(min=100)
     assert off.max() < 1e-4
     # ... and is what so few segments can do.
-    assert change.largest_error < {3: 0.4, 7: 0.06, 11: 0.04, 21: 0.015}[num_hinges]
+    assert change.largest_error < {3: 0.4, 7: 0.054, 11: 0.027}[num_hinges]
 
 
 def test_more_hinges_fit_better() -> None:
     errors = [
         convert(nn.SiLU(), from_=nn.SiLU, num_hinges=n, return_report=True)[1].largest_error
-        for n in (3, 5, 7, 9, 11, 15)
+        for n in (3, 5, 7, 9, 11, 21)
     ]
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] < errors[0] / 5
@@ -110,6 +110,8 @@ def test_given_hinges_are_kept() -> None:
     unit, report = convert(nn.Tanh(), from_=nn.Tanh, hinges=hinges, return_report=True)
     assert unit.hinges.tolist() == pytest.approx(hinges)
     assert report.changed[0].largest_error < 0.25
+    unit, report = convert(nn.Hardtanh(-0.7, 3.0), hinges=hinges, return_report=True)
+    assert report.changed[0].exactness == "exact"
     with pytest.raises(ValueError, match=r"corner at 6.*hinges"):
         convert(nn.ReLU6(), hinges=hinges)
 

@@ -8,7 +8,6 @@ deployed = fold(network.eval())
 
 import copy as copying
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, overload
 
@@ -18,13 +17,14 @@ from torch.utils import _pytree as pytree
 
 from splash_units.conversion.activations import EXACT as EXACT
 from splash_units.conversion.activations import FITTED as FITTED
+from splash_units.conversion.activations import KNOWN
 from splash_units.conversion.fitting import SPAN
 from splash_units.conversion.installing import Probe, install
 from splash_units.conversion.plan import Plan, Reused, plan
 from splash_units.conversion.report import Change as Change
 from splash_units.conversion.report import Left as Left
 from splash_units.conversion.report import Report as Report
-from splash_units.conversion.survey import is_unit, survey
+from splash_units.conversion.survey import Kinds, is_unit, survey
 from splash_units.conversion.units import MadeUnit, Recipe, unit_for
 from splash_units.fold import fold as fold
 from splash_units.parameters import parameter_groups as parameter_groups
@@ -106,7 +106,7 @@ def convert(
     leaves = (to,) if isinstance(to, type) and issubclass(to, nn.Module) else ()
     made = plan(survey(model, kinds, leaves), reused)
     if not made.sites and not made.left and not return_report:
-        _refuse_unless_converted(model, kinds, leaves)
+        _refuse_unless_converted(model, made, kinds, leaves)
 
     before = None if example_inputs is None else _outputs(model, example_inputs)
     units = _units(model, made, recipe, example_inputs)
@@ -125,12 +125,12 @@ def convert(
     return network
 
 
-def _checked_kinds(from_: Any) -> tuple[type[nn.Module], ...]:
+def _checked_kinds(from_: Any) -> Kinds:
     kinds = (from_,) if isinstance(from_, type) else tuple(from_)
     for kind in kinds:
-        if kind not in EXACT + FITTED:
+        if kind not in KNOWN:
             name = kind.__name__ if isinstance(kind, type) else repr(kind)
-            allowed = ", ".join(known.__name__ for known in EXACT + FITTED)
+            allowed = ", ".join(known.__name__ for known in KNOWN)
             raise ValueError(
                 f"unknown from_ {name}: choose among the classes {allowed} of torch.nn"
             )
@@ -139,15 +139,14 @@ def _checked_kinds(from_: Any) -> tuple[type[nn.Module], ...]:
     return kinds
 
 
-def _refuse_unless_converted(
-    model: nn.Module, kinds: tuple[type[nn.Module], ...], leaves: tuple[type[nn.Module], ...]
-) -> None:
+def _refuse_unless_converted(model: nn.Module, made: Plan, kinds: Kinds, leaves: Kinds) -> None:
     if any(is_unit(module) or isinstance(module, leaves) for module in model.modules()):
         return
     looked_for = ", ".join(kind.__name__ for kind in kinds)
-    others = Counter(type(m).__name__ for m in model.modules() if type(m) in EXACT + FITTED)
-    has = ", ".join(f"{name} ({n} times)" for name, n in others.items())
-    hint = f"it has {has}: name them in from_" if has else "it has no other that could be replaced"
+    others = sorted({item.what.partition("(")[0] for item in made.ignored})
+    hint = "nor any other that could be replaced"
+    if others:
+        hint = f"it has {', '.join(others)}: name them in from_"
     raise ValueError(f"{type(model).__name__} has no activation among {looked_for}; {hint}")
 
 
@@ -186,7 +185,7 @@ def _report(made: Plan, units: list[MadeUnit], difference: float | None) -> Repo
         )
         for site, unit in zip(made.sites, units, strict=True)
     )
-    return Report(changed, tuple(made.left), difference)
+    return Report(changed, tuple(made.left), tuple(made.ignored), difference)
 
 
 def _outputs(model: nn.Module, example_inputs: ExampleInputs) -> Any:

@@ -21,7 +21,8 @@ Change = float | Tensor
 class Pieces:
     """(hinge, change of slope) going out from zero: the aₛ of a unit at the hinges bₛ it needs.
 
-    A change of slope is a number, or a vector with one number for each channel.
+    A change of slope is a number, or a vector with one number for each channel. Hinges are float32
+    numbers, as a unit keeps them.
     """
 
     right: tuple[tuple[float, Change], ...] = ()
@@ -52,7 +53,7 @@ class NotGroundedError(ValueError):
 
 
 def _hardtanh(activation: Any) -> Pieces:
-    low, high = float(activation.min_val), float(activation.max_val)
+    low, high = torch.tensor([activation.min_val, activation.max_val]).float().tolist()
     if not low <= 0.0 <= high:
         raise NotGroundedError(f"it is {low if low > 0 else high:g} at 0, where a unit is 0")
     right = ((0.0, 1.0), (high, -1.0)) if high > 0 else ()
@@ -94,6 +95,7 @@ _ASYMPTOTES: Mapping[type[nn.Module], Callable[[Any], Asymptotes]] = {
 
 EXACT: tuple[type[nn.Module], ...] = tuple(_PIECES)
 FITTED: tuple[type[nn.Module], ...] = tuple(_ASYMPTOTES)
+KNOWN = EXACT + FITTED
 
 
 def pieces_of(activation: nn.Module) -> Pieces | None:

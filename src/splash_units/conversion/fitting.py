@@ -58,8 +58,9 @@ def fitted_pieces(activation: nn.Module, count: int) -> Pieces:
 
 def pieces_on(activation: nn.Module, hinges: Array) -> Pieces:
     """Pieces with these hinges, 0 among them, that come nearest to a smooth activation."""
-    right, left = (_changes_of_slope(side, hinges) for side in _sides(activation))
-    return Pieces(*(tuple(zip(hinges.tolist(), a.tolist(), strict=True)) for a in (right, left)))
+    changes = (_changes_of_slope(side, hinges) for side in _sides(activation))
+    kept = hinges.astype(np.float32).tolist()
+    return Pieces(*(tuple(zip(kept, side.tolist(), strict=True)) for side in changes))
 
 
 def _sides(activation: nn.Module) -> tuple[_Side, _Side]:

@@ -47,11 +47,12 @@ class Site:
 
 @dataclass
 class Plan:
-    """Units to be made, new graphs for the `forward` of some modules, and what is left."""
+    """Units to be made, new graphs for the `forward` of some modules, and what stays."""
 
+    left: list[Left]
+    ignored: list[Left]
     sites: list[Site] = field(default_factory=list)
     rewritten: dict[str, Trace] = field(default_factory=dict)
-    left: list[Left] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,14 @@ Edits = dict[str, dict[CallKey, _Edit]]
 def plan(found: Survey, reused: Reused) -> Plan:
     """Decide for each activation found. The graphs in `found` are edited accordingly."""
     edits: Edits = {path: {} for path in found.traces}
-    made = Plan(left=list(found.left))
+    made = Plan(list(found.left), list(found.ignored))
+    decide = _tied if reused == "tied" else _separate
     for held in found.held:
-        decide = _tied if reused == "tied" else _separate
-        made.sites += decide(held, found, edits)
+        if _is_never_called(held, found):
+            why = "no forward calls it, so slopes here would never learn"
+            made.left.append(Left(held.slots[0].path, str(held.activation), "", why))
+        else:
+            made.sites += decide(held, found, edits)
     for called in found.called:
         made.sites.append(_for_function(called, found, edits))
     for path, traced in found.traces.items():
@@ -153,6 +158,12 @@ def _notes(activation: nn.Module, node: fx.Node | None) -> tuple[str, ...]:
 
 def _input_of(node: fx.Node) -> fx.Node:
     return node.all_input_nodes[0]
+
+
+def _is_never_called(held: HeldActivation, found: Survey) -> bool:
+    """Whether that is certain: its owners were traced, and so was everyone else."""
+    traced = all(slot.module in found.traces and slot.name for slot in held.slots)
+    return traced and not held.calls and not found.readings
 
 
 def _is_called_by_owner(slot: Slot, found: Survey) -> bool:

@@ -1,6 +1,7 @@
 """What a conversion did: every change, everything left as it was, and why."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
@@ -69,12 +70,17 @@ class Left:
 class Report:
     """What was changed, and what was not.
 
-    `output_difference` is the largest difference of the network's outputs before and after, in eval
-    mode, on the `example_inputs` that were given; None without them.
+    Attributes:
+        changed: the places that have a unit now.
+        left: activations that were asked for, and stayed.
+        ignored: activations that were not among `from_`.
+        output_difference: the largest difference of the network's outputs before and after, in eval
+            mode, on the `example_inputs` that were given; None without them.
     """
 
     changed: tuple[Change, ...]
     left: tuple[Left, ...]
+    ignored: tuple[Left, ...]
     output_difference: float | None = None
 
     @property
@@ -85,6 +91,10 @@ class Report:
     def __str__(self) -> str:
         lines = [f"changed: {len(self.changed)}", *(f"  {c}" for c in self.changed)]
         lines += [f"left: {len(self.left)}", *(f"  {item}" for item in self.left)]
+        kinds = Counter(item.what.partition("(")[0] for item in self.ignored)
+        if kinds:
+            counted = ", ".join(f"{name} ({number})" for name, number in kinds.items())
+            lines.append(f"not among from_: {counted}")
         if self.output_difference is not None:
             lines.append(f"largest difference of the outputs: {self.output_difference:.3g}")
         return "\n".join(lines)

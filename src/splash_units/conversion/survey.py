@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from splash_units.conversion.activations import NotGroundedError, module_for, pieces_of
+from splash_units.conversion.activations import KNOWN, NotGroundedError, module_for, pieces_of
 from splash_units.conversion.report import Left
 from splash_units.conversion.scanning import Reading, read
 from splash_units.conversion.tracing import (
@@ -18,6 +18,7 @@ from splash_units.conversion.tracing import (
     trace,
 )
 
+NOT_ASKED_FOR = "it is not among from_"
 Kinds = tuple[type[nn.Module], ...]
 CallKey = tuple[str, int, str, int]  # file, line, what is called there, the how-manieth time
 
@@ -65,6 +66,7 @@ class Survey:
         held: activations that are attributes: modules, or functions where nothing was traced.
         called: activations that are function calls.
         left: those that can't get a unit.
+        ignored: those of other kinds.
     """
 
     modules: dict[str, nn.Module]
@@ -73,13 +75,18 @@ class Survey:
     held: list[HeldActivation] = field(default_factory=list)
     called: list[CalledActivation] = field(default_factory=list)
     left: list[Left] = field(default_factory=list)
+    ignored: list[Left] = field(default_factory=list)
 
 
 def survey(model: nn.Module, kinds: Kinds, leaves: Kinds) -> Survey:
     """Find every activation of these `kinds` outside of units and of `leaves`."""
     found = Survey(_modules(model, leaves))
     for path, module in found.modules.items():
-        if type(module) not in kinds and has_own_forward(module):
+        if type(module) in kinds:
+            continue
+        if type(module) in KNOWN:
+            found.ignored.append(Left(path, str(module), "", NOT_ASKED_FOR))
+        elif has_own_forward(module):
             _trace_or_read(found, path, module, kinds)
     by_identity = _find_held(found, model, kinds)
     for path, traced in found.traces.items():
@@ -191,11 +198,13 @@ def _find_calls(
                     held.calls.setdefault((path, key), node)
                 continue
             activation = _activation_called(node)
-            if key in seen or activation is None or type(activation) not in kinds:
+            if key in seen or activation is None:
                 continue
             seen.add(key)
             where = str(origin_of(node))
-            if _has_computed_arguments(node):
+            if type(activation) not in kinds:
+                found.ignored.append(Left(path, str(activation), where, NOT_ASKED_FOR))
+            elif _has_computed_arguments(node):
                 why = "its arguments are tensors of the network, which a unit would not follow"
                 found.left.append(Left(path, name_called(node), where, why))
             elif _is_grounded(found, path, activation, where):

@@ -49,8 +49,8 @@ class Recipe:
             )
         if not callable(to):
             raise TypeError(
-                f"to must be a class of units such as Splash, or a function that makes one, "
-                f"got {to!r}"
+                f"to must be a class of units such as Splash, or a function that makes one, got "
+                f"{to!r}; units that have a name are made by splash_units.catalogue.unit(name)"
             )
         if isinstance(to, Unit) and to.inputs_per_output != 1:
             raise ValueError(
