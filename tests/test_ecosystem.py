@@ -216,7 +216,36 @@ def test_a_saved_state_loads(tmp_path: Path) -> None:
     assert torch.equal(again(images()), network(images()))
 
 
-# -- state_dict across kernels: saved under one, the same outputs under another ----------------
+@pytest.mark.parametrize(("before", "after"), [("native", "reference"), ("reference", "native")])
+def test_a_state_saved_under_one_kernel_serves_under_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, after: str
+) -> None:
+    monkeypatch.setenv("SPLASH_KERNEL", "native")
+    try:
+        Splash()(torch.ones(1))
+    except RuntimeError as reason:
+        pytest.skip(str(reason))
+
+    def trained_under(kernel: str, network: nn.Module) -> nn.Module:
+        monkeypatch.setenv("SPLASH_KERNEL", kernel)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
+        for seed in range(3):
+            gradients(network, images(seed=seed))
+            optimizer.step()
+        return network
+
+    saved = trained_under(before, small("channel"))
+    torch.save(saved.state_dict(), tmp_path / "state.pt")
+    expected = saved(images())
+    monkeypatch.setenv("SPLASH_KERNEL", after)
+    loaded = convert(Small(), share="channel", example_inputs=images()).eval()
+    loaded.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert_same(dict(loaded.state_dict()), dict(saved.state_dict()), rtol=0, atol=0)
+    torch.testing.assert_close(loaded(images()), expected, rtol=1e-5, atol=1e-6)
+    # And training goes on alike.
+    further = (trained_under(kernel, copy.deepcopy(loaded)) for kernel in (before, after))
+    states = [dict(network.state_dict()) for network in further]
+    assert_same(*states, rtol=1e-4, atol=1e-5)
 
 
 DISTRIBUTED = """
