@@ -39,7 +39,7 @@ class PerPosition(nn.Module):
 
     def __init__(self, *shape: int):
         super().__init__()
-        self.slope = nn.Parameter(torch.ones(shape))
+        self.slope = nn.Parameter(torch.rand(shape))
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.where(x < 0, self.slope * x, x)
@@ -149,6 +149,23 @@ def test_boxes_are_used_as_long_as_they_save_work():
     image = torch.zeros(1, 2, 20, 20).double()
     reached = {pixels: len(trace(network, image, pixels).sites) for pixels in (1, 4, 12)}
     assert reached[1] > reached[4] > reached[12] > 1
+
+
+def test_a_module_that_insists_on_whole_images_is_given_whole_images():
+    class Picky(nn.Module):
+        """Standardises, but pads images that are too small, as a network's input may."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (F.pad(x, (0, 20 - x.shape[3], 0, 20 - x.shape[2])) - 0.5) / 0.25
+
+    network = exact(
+        nn.Sequential(Picky(), nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2), *head(3, 81))
+    )
+    image = torch.randint(0, 257, (1, 2, 20, 20)).double() / 256
+    fast = trace(network, image, 2)
+    changes = variants(image, 2)
+    assert len(fast.sites) == 5
+    assert torch.equal(fast.logits(fast.clean(image), changes), network(changes.applied_to(image)))
 
 
 def test_a_unit_with_a_slope_for_every_position_ends_the_boxes():

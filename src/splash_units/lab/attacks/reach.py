@@ -101,6 +101,10 @@ class Site:
     def positions(self) -> int:
         return self.height.length * self.width.length
 
+    def joined(self, other: Site) -> Site:
+        """What can differ in a sum of two nodes."""
+        return Site(self.height.joined(other.height), self.width.joined(other.width))
+
     def covered(self, pixels: int) -> float:
         """What the boxes of some changed pixels amount to, as a share of the node."""
         return pixels * self.height.size * self.width.size / self.positions
@@ -135,7 +139,7 @@ class Variants:
         self.site, self.boxes = site, boxes
         self._clean, self._changes = clean, changes
 
-    def window(self, rows: Tensor, columns: Tensor, fill: float = 0.0) -> Tensor:
+    def around_pixels(self, rows: Tensor, columns: Tensor, fill: float = 0.0) -> Tensor:
         """The values at each changed pixel's tabled rows and columns, (boxes, C, h, w)."""
         rows, columns = rows[self._changes.rows], columns[self._changes.columns]
         values = self._select(self._map.gather(1, self.site.at(rows, columns)), fill)
