@@ -106,8 +106,8 @@ def flip_and_shift(
 ) -> Tensor:
     """Mirror the `flipped` images left to right, then move each by its own `down` and `right`.
 
-    `canvas` is a workspace from `filled_canvas`: its margin, never written to, is what moves in. To
-    fill a new one for every batch would take a fifth of the time.
+    `canvas` is a workspace from `filled_canvas`: its margin, never written to, is what moves in. A
+    new one for every batch would be a pass over more memory than the batch itself has.
     """
     count, height, width, channels = pixels.shape
     device = pixels.device
