@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._C import _functorch, _get_tracing_state
 from torch.autograd import forward_ad
-from torch.compiler import assume_constant_result, is_compiling, is_exporting
+from torch.compiler import is_compiling, is_exporting
 from torch.nn import Parameter
 
 from splash_units.kernels import native, reference
@@ -114,10 +114,13 @@ def batch_norm_splash(
     )
 
 
-@assume_constant_result  # type: ignore[untyped-decorator]
 def _kernel_in_graph() -> bool:
     """Asked once, while a graph is traced: may the native operators stand in it?"""
     return _functorch.peek_interpreter_stack() is None and native.load() is not None
+
+
+# All that torch.compiler.assume_constant_result does, but for importing the whole of torch._dynamo.
+_kernel_in_graph._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _serves_graph(x: Tensor, a_pos: Tensor) -> bool:
