@@ -494,6 +494,18 @@ def test_fused_bfloat16_keeps_its_dtype() -> None:
     assert float((y.detach().float() - exact).abs().max()) < 2**-7 * float(exact.abs().max())
 
 
+def test_forcing_it_on_what_it_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPLASH_KERNEL", "native")
+    x, hinges = torch.randn(2, 3, 4, 5), torch.tensor(HINGES["default"])
+    with pytest.raises(ValueError, match="no run of whole dimensions"):
+        splash(x, *slopes(4, 3, 1, 5), hinges)
+    many = torch.arange(65.0)
+    with pytest.raises(ValueError, match="1 to 64 hinges"):
+        splash(x, torch.zeros(65), torch.zeros(65), many)
+    monkeypatch.delenv("SPLASH_KERNEL")
+    assert not splash(x, torch.zeros(65), torch.zeros(65), many).any()
+
+
 def test_forcing_what_cannot_be() -> None:
     program = "import torch, splash_units as s; s.Splash()(torch.randn(3, device='{}'))"
     for kernel, device, message in (

@@ -69,7 +69,9 @@ def scaled_splash(
         except (ValueError, TypeError):
             # Either the caller's mistake, which the check below explains, or something that only
             # the plain equation serves. Checking first would cost every call what few need.
-            pass
+            _check(x, a_pos, a_neg, hinges, trailing)
+            if _environment.get(_FORCED) is not None:
+                raise
     _check(x, a_pos, a_neg, hinges, trailing)
     return reference.scaled_splash(x, a_pos, a_neg, hinges, trailing, grad_scale)
 
@@ -156,10 +158,9 @@ def _forced_operators(x: Tensor, name: str) -> native.Operators | None:
     if name == "native":
         if not x.is_cpu:
             raise ValueError(f"SPLASH_KERNEL=native needs tensors on the CPU, x is on {x.device}")
-        operators = native.load()
-        if operators is None:
-            raise RuntimeError(f"SPLASH_KERNEL=native, but it can't be had: {native.why_not()}")
-        return operators
+        if (reason := native.why_not()) is not None:
+            raise RuntimeError(f"SPLASH_KERNEL=native, but it can't be had: {reason}")
+        return native.load()
     raise ValueError(f"unknown SPLASH_KERNEL {name!r}: choose one of {', '.join(KERNELS)}")
 
 

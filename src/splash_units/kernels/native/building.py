@@ -30,7 +30,7 @@ from splash_units.kernels.native import cache
 from splash_units.kernels.native.cache import digest
 from splash_units.kernels.native.toolchain import FLAGS, Compiler, Unavailable
 
-SOURCES: Final = Path(__file__).resolve().parent.parent
+SOURCES: Final = Path(__file__).resolve().parent
 
 _TORCH = Path(torch.__file__).resolve().parent
 _LANGUAGE = ("-std=c++20", "-fPIC", "-D_GLIBCXX_USE_CXX11_ABI=1")

@@ -18,125 +18,13 @@
 #include <vector>
 
 #include "native.h"
+#include "tensors.h"
 
 namespace splash_units {
 namespace {
 
-using at::Tensor;
-using std::optional;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
-
-at::ScalarType compute_dtype(const Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
-template <class F>
-void with_type(const Tensor& x, const F& f) {
-  switch (x.scalar_type()) {
-    case at::kFloat: return f(float{});
-    case at::kDouble: return f(double{});
-    case at::kBFloat16: return f(bfloat16{});
-    case at::kHalf: return f(float16{});
-    default: TORCH_CHECK_TYPE(false, "splash: unsupported dtype ", x.scalar_type());
-  }
-}
-
-// --- seeing tensors as the kernel does ----------------------------------------------------------------
-
-// The slopes' own dimensions, as they stand against those of x: dimensions [first, last) of x.
-struct Own {
-  int64_t first = 0, last = 0;
-  bool one_group() const { return first == last; }
-};
-
-// Where slopes of shape (hinges, own...) with `trailing` dimensions of x to their right belong. The
-// kernel serves one run of whole dimensions; nullopt for anything else that broadcasts.
-optional<Own> own_dimensions(const Tensor& x, const Tensor& a, int64_t trailing) {
-  const int64_t count = a.dim() - 1, offset = x.dim() - trailing - count;
-  if (offset < 0) return std::nullopt;
-  Own own;
-  for (int64_t d = 0; d < count; ++d) {
-    if (a.size(d + 1) == 1) continue;
-    if (a.size(d + 1) != x.size(offset + d)) return std::nullopt;
-    if (own.one_group()) own.first = offset + d;
-    else if (own.last != offset + d) return std::nullopt;
-    own.last = offset + d + 1;
-  }
-  return own;
-}
-
-int64_t product(at::IntArrayRef sizes, int64_t first, int64_t last) {
-  int64_t n = 1;
-  for (int64_t d = first; d < last; ++d) n *= sizes[d];
-  return n;
-}
-
-bool channels_last(const Tensor& x) {
-  return (x.dim() == 4 && x.is_contiguous(at::MemoryFormat::ChannelsLast)) ||
-         (x.dim() == 5 && x.is_contiguous(at::MemoryFormat::ChannelsLast3d));
-}
-
-// x in memory that the kernel can walk, and how: as it is where possible, else a contiguous copy.
-struct View {
-  Tensor x;
-  Extent extent;
-};
-
-View view_of(const Tensor& x, const Own& own) {
-  if (own.one_group() && x.is_non_overlapping_and_dense()) return {x, {1, 1, x.numel()}};
-  if (!x.is_contiguous() && channels_last(x)) {
-    if (own.first == 1 && own.last == 2) return {x, {x.size(1) ? x.numel() / x.size(1) : 0, x.size(1), 1}};
-  }
-  const Tensor dense = x.contiguous();
-  const auto sizes = dense.sizes();
-  if (own.one_group()) return {dense, {1, 1, dense.numel()}};
-  return {dense, {product(sizes, 0, own.first), product(sizes, own.first, own.last), product(sizes, own.last, x.dim())}};
-}
-
-// The gradient that arrives may have any strides, expanded ones too; the kernel walks it beside x.
-Tensor like(const Tensor& grad, const Tensor& x) {
-  if (grad.strides() == x.strides() && grad.scalar_type() == x.scalar_type()) return grad;
-  Tensor copy = at::empty_strided(x.sizes(), x.strides(), x.options());
-  return copy.copy_(grad);
-}
-
-Tensor result_like(const View& view, const Tensor& x) {
-  return at::empty_strided(view.x.sizes(), view.x.strides(), x.options());
-}
-
-// Slopes and hinges in the type of the computation, kept alive while the kernel reads them.
-struct HeldUnit {
-  Tensor at, pos, neg;
-  int64_t groups;
-  HeldUnit(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges) {
-    const auto type = compute_dtype(x);
-    at = hinges.to(type).contiguous(), pos = a_pos.to(type).contiguous(), neg = a_neg.to(type).contiguous();
-    groups = at.numel() ? pos.numel() / at.numel() : 0;
-  }
-  template <class C>
-  Unit<C> as() const {
-    return {static_cast<int>(at.numel()), groups, at.const_data_ptr<C>(), pos.const_data_ptr<C>(), neg.const_data_ptr<C>()};
-  }
-};
-
-template <class T> const T* read(const Tensor& t) { return static_cast<const T*>(t.const_data_ptr()); }
-template <class T> T* write(const Tensor& t) { return static_cast<T*>(t.mutable_data_ptr()); }
-
-Own checked(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges, int64_t trailing) {
-  TORCH_CHECK_VALUE(x.device().is_cpu() && a_pos.device().is_cpu() && a_neg.device().is_cpu() && hinges.device().is_cpu(),
-                    "splash: the native kernel needs x, slopes and hinges on the CPU");
-  TORCH_CHECK_TYPE(at::isFloatingType(x.scalar_type()) && at::isFloatingType(a_pos.scalar_type()) &&
-                       at::isFloatingType(a_neg.scalar_type()) && at::isFloatingType(hinges.scalar_type()),
-                   "splash: floating-point tensors are needed");
-  TORCH_CHECK_VALUE(hinges.dim() == 1 && hinges.numel() > 0 && hinges.numel() <= most_hinges && a_pos.dim() >= 1 &&
-                        a_pos.size(0) == hinges.numel() && a_pos.sizes() == a_neg.sizes(),
-                    "splash: slopes must have one row for each of 1 to ", most_hinges, " hinges");
-  const auto own = own_dimensions(x, a_pos, trailing);
-  TORCH_CHECK_VALUE(own.has_value(), "splash: slopes of shape ", a_pos.sizes(), " for x of shape ", x.sizes(),
-                    " are no run of whole dimensions");
-  return *own;
-}
 
 // --- the unit ----------------------------------------------------------------------------------------------
 
