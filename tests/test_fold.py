@@ -113,14 +113,15 @@ def test_a_trained_network_stays_what_it_is() -> None:
 
 
 def test_tied_units_hooks_and_modes_stay() -> None:
-    unit = Splash(init="random").eval()
-    seen: list[str] = []
-    unit.register_forward_hook(lambda *_: seen.append("after"))
-    folded = fold(nn.Sequential(unit, nn.Linear(6, 6), unit))
-    assert folded[0] is folded[2]
-    assert not folded[0].training
-    folded(torch.randn(3, 6))
-    assert seen == ["after", "after"]
+    for init in ("relu", "random"):
+        unit = Splash(init=init).eval()
+        seen: list[str] = []
+        unit.register_forward_hook(lambda *_, seen=seen: seen.append("after"))
+        folded = fold(nn.Sequential(unit, nn.Linear(6, 6), unit))
+        assert folded[0] is folded[2]
+        assert not folded[0].training
+        folded(torch.randn(3, 6))
+        assert seen == ["after", "after"]
 
 
 def test_a_subclass_stays_with_its_slopes_as_buffers() -> None:

@@ -16,12 +16,21 @@ def names_in(model: nn.Module, group: str, **options: object) -> set[str]:
     return {names[id(p)] for p in groups.get(group, [])}
 
 
+class OwnNorm(nn.Module):
+    """A norm that torch doesn't know, of rank 2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4, 5))
+
+
 class Everything(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.conv = nn.Conv2d(3, 4, 3)
         self.norm = nn.BatchNorm2d(4)
         self.layer_norm = nn.LayerNorm((4, 5))  # of rank 2
+        self.own_norm = OwnNorm()
         self.channels = Splash(share="channel", features=4)
         self.neurons = Splash(share="unit", features=(4, 5))
         self.fused = BatchNormSplash(4)
@@ -58,7 +67,7 @@ def test_every_kind_of_parameter_goes_where_it_belongs() -> None:
     others = every - slopes - names_in(model, "kernels")
     assert names_in(model, "others") == others
     assert {"norm.weight", "layer_norm.weight", "conv.bias", "lstm.bias_hh_l0", "gamma"} <= others
-    assert {"fused.weight", "fused.bias"} <= others
+    assert {"fused.weight", "fused.bias", "own_norm.scale"} <= others
 
 
 def test_only_kernels_decay_in_an_optimizer() -> None:

@@ -12,6 +12,7 @@ What can't be noticed is a decision on anything else in the outside world: it is
 """
 
 import copy
+import dis
 import inspect
 import itertools
 import operator
@@ -176,7 +177,6 @@ class _ForwardTracer(fx.Tracer):
 
     def __init__(self, fixed: Mapping[str, Any]) -> None:
         super().__init__()
-        self.trace_asserts = True
         self._fixed = fixed
         self._surroundings = _surroundings()
 
@@ -185,6 +185,18 @@ class _ForwardTracer(fx.Tracer):
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _UntypedProxy(node, self)
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        """A traced value can't be decided on, but what is asserted of it can be recorded.
+
+        (torch.fx has a way of its own, `trace_asserts`, that no Python from 3.11 on gets to see.)
+        """
+        asking = sys._getframe(2)  # past Proxy.__bool__
+        if not _is_assertion(asking):
+            return super().to_bool(obj)
+        record: Any = torch._assert
+        record(obj, f"the assertion at {_origin(self.root)} does not hold")
+        return True
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         if _surroundings() != self._surroundings:
@@ -241,6 +253,13 @@ def _origin(module: object) -> Origin:
     while frame is not None and not _is_method_of(module, frame):
         frame = frame.f_back
     return Origin(file, line, "" if frame is None else frame.f_code.co_name)
+
+
+def _is_assertion(frame: FrameType) -> bool:
+    """Whether the instruction that is running is the condition of an `assert`."""
+    after = (i.opname for i in dis.get_instructions(frame.f_code) if i.offset > frame.f_lasti)
+    following = [name for name in itertools.islice(after, 4) if name != "CACHE"]
+    return "LOAD_ASSERTION_ERROR" in following[:2]
 
 
 def _is_method_of(module: object, frame: FrameType) -> bool:
