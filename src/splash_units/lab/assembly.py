@@ -59,12 +59,14 @@ def laid_out(network: nn.Module) -> nn.Module:
 def build_optimizer(spec: TrainSpec, planned: Plan, network: nn.Module) -> torch.optim.Optimizer:
     """SGD as the recipe has it, or Adam: decay on kernels only, slopes with their own factor."""
     recipe = planned.recipe
+    # SPLASH units are known to it by themselves, with batch norm or without.
+    kinds = {type(unit) for unit in units_of(network).values() if not isinstance(unit, Splash)}
     groups = parameter_groups(
         network,
         recipe.weight_decay,
         lr=recipe.lr,
         slope_lr=spec.slope_lr,
-        activations=tuple({type(module) for module in units_of(network).values()}),
+        activations=tuple(kinds),
     )
     fused = next(network.parameters()).device.type in {"cpu", "cuda"}
     if spec.optimizer == "adam":
