@@ -19,7 +19,10 @@ from splash_units.lab.plan import SHORT, SHORT_OF_ANY_OTHER, plan
 from splash_units.lab.spec import TrainSpec
 from splash_units.lab.store import Store
 
-TINY = ["train", "--model", "tiny", "--scale", "smoke", "--batch-size", "32", "--threads", "1"]
+TINY = [
+    *("train", "--model", "tiny", "--data", "blobs", "--scale", "smoke"),
+    *("--batch-size", "32", "--threads", "1"),
+]
 
 
 @pytest.fixture
@@ -30,7 +33,7 @@ def splash(tmp_path, monkeypatch):
     return lambda *arguments: CliRunner().invoke(app, [str(a) for a in arguments])
 
 
-def entry_point(*arguments, **variables):
+def entry_point(*arguments):
     """The installed command in a real process; only the way to it is spelt out."""
     (point,) = (p for p in entry_points(group="console_scripts") if p.name == "splash")
     module, function = point.value.split(":")
@@ -44,7 +47,7 @@ def entry_point(*arguments, **variables):
         capture_output=True,
         text=True,
         timeout=120,
-        env={**os.environ, "COLUMNS": "200", **variables},
+        env={**os.environ, "COLUMNS": "200"},
     )
 
 
@@ -55,18 +58,11 @@ def test_train_through_the_entry_point(tmp_path):
     assert trained.returncode == 0, trained.stderr
     assert trained.stderr == ""
     lines = trained.stdout.splitlines()
-    assert lines[0] == "tiny · digits · splash · seed 0 · smoke · batch_size=32"
+    assert lines[0] == "tiny · blobs · splash · seed 0 · smoke · batch_size=32"
     assert lines[2].startswith("epoch 1/2  train loss ")
     assert lines[4].startswith("test error ")
     assert "scale smoke" in lines[4]
     assert len(Store(tmp_path / "runs").runs()) == 1
-
-
-def test_a_mistake_is_told_on_stderr_with_exit_code_2(tmp_path):
-    done = entry_point("train", "--unit", "spalsh", SPLASH_STORE=str(tmp_path))
-    assert done.returncode == 2
-    assert "unknown unit 'spalsh'" in done.stderr
-    assert "Traceback" not in done.stderr + done.stdout
 
 
 @pytest.mark.parametrize(
@@ -77,6 +73,7 @@ def test_a_command_that_is_mistyped_ends_with_exit_code_2(splash, arguments):
     assert done.exit_code == 2
     assert done.exception is None or isinstance(done.exception, SystemExit)
     assert "train" in done.stderr
+    assert "Traceback" not in done.output
 
 
 def test_version_and_help(splash):
@@ -151,6 +148,7 @@ def test_what_is_wrong_is_answered_with_what_is_right(splash, arguments, told):
     done = splash("train", *arguments)
     assert done.exit_code == 2
     assert told in done.stderr
+    assert "Traceback" not in done.output
     assert not Store("runs").runs()
 
 
@@ -208,8 +206,6 @@ def test_show_draws_and_tells(splash):
     assert shown.exit_code == 0, shown.output
     assert "epoch 2/2" in shown.output
     assert (run.folder / "picture.png").read_bytes().startswith(b"\x89PNG")
-    splash("show", run.id[:6], "--output", "it.svg")
-    assert Path("it.svg").read_text().startswith("<?xml")
     wrong = splash("show", run.id[:6], "--output", "picture.bmp")
     assert wrong.exit_code == 2
     assert ".png, .svg" in wrong.stderr

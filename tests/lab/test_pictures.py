@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-import tiny_lab  # noqa: F401 - registers the network "tiny"
+import tiny_lab  # noqa: F401 - registers the network and its data
 import torch
 
 from splash_units.lab.assembly import units_of
@@ -17,7 +17,7 @@ from splash_units.lab.runner import complete, load_network
 from splash_units.lab.spec import TrainSpec
 from splash_units.lab.store import Store
 
-TINY = TrainSpec(model="tiny", scale="smoke", batch_size=32, epochs=2, lr=0.2)
+TINY = TrainSpec(model="tiny", data="blobs", scale="smoke", batch_size=32, epochs=2, lr=0.2)
 
 
 @pytest.fixture(scope="module")
@@ -84,12 +84,13 @@ def test_every_picture_is_drawn(runs, tmp_path):
     groups = {unit: [run] for unit, run in runs.items()}
     paths = [
         draw_run(runs["splash"], tmp_path / "new" / "run.png"),
-        draw_run(runs["relu"], tmp_path / "relu.png"),
         draw_comparison(groups, tmp_path / "curves.png"),
         draw_learned_shapes(groups, tmp_path / "shapes.png"),
     ]
     for path in paths:
         assert path.read_bytes().startswith(b"\x89PNG")
+    without_shapes = draw_run(runs["relu"], tmp_path / "relu.svg")
+    assert without_shapes.read_text().startswith("<?xml")
 
 
 def test_what_cannot_be_drawn_is_said(runs, tmp_path):

@@ -1,6 +1,7 @@
 """The quick start: every unit a row, pictures that are pictures, and nothing run twice."""
 
 import statistics
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from typer.testing import CliRunner
@@ -48,7 +49,7 @@ def test_rows_are_mean_and_sample_deviation(tmp_path):
 
 def test_the_command_ends_with_a_table_and_two_pictures(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    arguments = ["quickstart", "--seeds", "1", "--epochs", "1", "--processes", "2"]
+    arguments = ["quickstart", "--seeds", "1", "--epochs", "1", "--processes", "1"]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     for unit in UNITS:
@@ -67,9 +68,18 @@ def test_the_command_ends_with_a_table_and_two_pictures(tmp_path, monkeypatch):
     assert again.exit_code == 0, again.output
 
 
-def test_a_failing_run_is_told_and_what_is_done_is_kept(tmp_path, monkeypatch):
+def test_a_failing_run_is_told(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs").write_text("not a folder")
+
+    class FailingPool(ThreadPoolExecutor):
+        def __init__(self, max_workers, **_):
+            super().__init__(max_workers)
+
+    def fails(spec, root):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(quickstart, "ProcessPoolExecutor", FailingPool)
+    monkeypatch.setattr(quickstart, "_run_one", fails)
     done = CliRunner().invoke(app, ["quickstart", "--seeds", "1", "--epochs", "1"])
     assert done.exit_code == 1
-    assert "a run failed" in done.stderr
+    assert "a run failed: OSError: no space left" in done.stderr

@@ -17,15 +17,16 @@ from splash_units.lab.runner import Found, Waiting, complete, load_network, run
 from splash_units.lab.spec import TrainSpec
 from splash_units.lab.store import Store
 
-SPEC = TrainSpec(model="tiny", scale="smoke", batch_size=32, epochs=4)  # 8 steps an epoch
+# 8 steps an epoch
+SPEC = TrainSpec(model="tiny", data="blobs", scale="smoke", batch_size=32, epochs=4)
 SPLASH = [sys.executable, "-c", "from splash_units.lab.cli import main; main()"]
 TRAIN = [
     *SPLASH,
     "train",
     "--plugin",
     tiny_lab.__file__,
-    *("--model", "tiny", "--scale", "smoke", "--batch-size", "32", "--epochs", "4"),
-    *("--threads", "1"),
+    *("--model", "tiny", "--data", "blobs", "--scale", "smoke"),
+    *("--batch-size", "32", "--epochs", "4", "--threads", "1"),
 ]
 
 
@@ -51,7 +52,8 @@ def test_a_finished_run_has_all_it_should(finished):
     assert result["status"] == "done"
     assert result["scale"] == "smoke"
     assert result["epochs"] == 4
-    assert result["train_images"] == 256
+    assert (result["train_images"], result["test_images"]) == (256, 160)
+    assert result["test_error"] < 0.8  # a guess would be at 0.9
     history = finished.history()
     assert [line["epoch"] for line in history] == [1, 2, 3, 4]
     assert history[-1]["test_error"] == result["test_error"]
@@ -75,7 +77,7 @@ def test_the_network_comes_back_without_its_data(finished):
     assert not network.training
     state = finished.model()
     assert all(torch.equal(value, state[name]) for name, value in network.state_dict().items())
-    assert network(torch.rand(2, 1, 32, 32)).shape == (2, 10)
+    assert network(torch.rand(2, 1, 12, 12)).shape == (2, 10)
 
 
 def test_a_result_that_is_there_is_not_computed_again(finished, monkeypatch):

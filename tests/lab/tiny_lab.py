@@ -1,4 +1,4 @@
-"""A network with dropout that trains in milliseconds, registered as a user's plugin would be.
+"""A network with dropout and a data set that train in milliseconds, registered as a plugin would.
 
 For the tests that run real processes, it counts its training steps in the file that TINY_STEPS
 names, and at step TINY_HANG it says so by making the file TINY_STEPS + ".hanging" and stays there.
@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from splash_units.lab import models
+from splash_units.lab import data, models
 from splash_units.lab.layers import Chain, Layers, Size
 
 steps_here = 0
@@ -44,4 +45,16 @@ def tiny(
     return body.build(), layers.dense(body.channels, num_classes, bias=True)
 
 
+def blobs() -> data.DataSet:
+    """Ten classes, each with 3x3 squares of its own under noise: images of 12x12."""
+    generator = torch.Generator().manual_seed(0)
+    squares = torch.randint(0, 256, (10, 3, 3), generator=generator)
+    patterns = squares.repeat_interleave(4, 1).repeat_interleave(4, 2)
+    labels = torch.arange(800) % 10
+    noise = torch.randint(-200, 201, (800, 12, 12), generator=generator)
+    images = (patterns[labels] + noise).clamp(0, 255).to(torch.uint8)
+    return data.from_arrays("blobs", images, labels)
+
+
 models.register("tiny", tiny, replace=True)
+data.register("blobs", blobs, replace=True)
