@@ -44,13 +44,18 @@ def main() -> None:
     parser.add_argument("--augment", default="none", choices=["none", "moderate", "heavy"])
     parser.add_argument("--unit", default="relu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--fraction", type=float, default=1.0, help="part of the epoch")
     parser.add_argument("--side-by-side", action="store_true")
     arguments = parser.parse_args()
     if arguments.side_by_side:
         compare_threads(arguments.data, arguments.unit)
     else:
         spec = TrainSpec(
-            data=arguments.data, unit=arguments.unit, augment=arguments.augment, epochs=1
+            data=arguments.data,
+            unit=arguments.unit,
+            augment=arguments.augment,
+            fraction=arguments.fraction,
+            epochs=1,
         )
         compare_with_bare_loop(spec, arguments.threads)
 
