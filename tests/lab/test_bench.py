@@ -15,6 +15,7 @@ from splash_units.lab.benchmarks.cases import Case, Target
 from splash_units.lab.benchmarks.company import Usage, cores_taken_by_others
 from splash_units.lab.benchmarks.published import published_ratio
 from splash_units.lab.cli.app import app
+from splash_units.lab.cli.bench import _chosen
 from splash_units.lab.timing import Effort, Stopwatch
 from splash_units.unit import BatchNormSplash, Splash
 
@@ -350,12 +351,20 @@ def test_bench_prints_tables_and_keeps_results(splash, tmp_path):
         assert all(c["median"] > 0 for c in case["contenders"].values())
 
 
+def test_a_whole_name_means_one_case_and_a_part_means_all_that_have_it():
+    there = benchmark_cases.cases(["sizes"])
+    (one,) = _chosen(there, "256 elements, forward")
+    assert one.name == "256 elements, forward"
+    assert len(_chosen(there, "256 ELEMENTS")) == 2
+    assert _chosen(there, None) == there
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["unit"], "unknown section 'unit'"),
         (["units", "--device", "tpu"], "unknown device 'tpu'"),
-        (["units", "--only", "nothing"], "has 'nothing' in its name"),
+        (["units", "--only", "nothing"], "no case has 'nothing' in its name"),
         (["sizes", "--output", "notes.json"], "notes.json holds no benchmark results"),
     ],
 )

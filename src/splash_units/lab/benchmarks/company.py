@@ -10,7 +10,7 @@ _BUSY_FIELDS = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq: seconds of w
 
 @dataclass(frozen=True)
 class Usage:
-    """Processor seconds so far: of all cores by everyone, and by this process."""
+    """Processor seconds so far: of all cores by everyone, and by us and what we started."""
 
     wall: float
     everyone: float
@@ -25,8 +25,7 @@ def usage() -> Usage | None:
         return None
     ticks_a_second = os.sysconf("SC_CLK_TCK")
     everyone = sum(int(total[i]) for i in _BUSY_FIELDS) / ticks_a_second
-    own = os.times()
-    return Usage(time.monotonic(), everyone, own.user + own.system)
+    return Usage(time.monotonic(), everyone, sum(os.times()[:4]))
 
 
 def cores_taken_by_others(before: Usage | None, after: Usage | None) -> float | None:

@@ -64,13 +64,7 @@ def bench(
     with user_errors():
         device = _device(device)
         chosen = _sections(sections or ["units", "batchnorm", "memory"], benchmark_cases.SECTIONS)
-        wanted = [
-            case
-            for case in benchmark_cases.cases(chosen, device, peers)
-            if only is None or only.lower() in case.name.lower()
-        ]
-        if not wanted:
-            raise ValueError(f"no case of {', '.join(chosen)} has {only!r} in its name")
+        wanted = _chosen(benchmark_cases.cases(chosen, device, peers), only)
         if output is not None and output.exists():
             record.load(output)  # refuse what can't be added to before minutes are spent
         _set_threads(threads)
@@ -108,6 +102,17 @@ def _sections(asked: Sequence[str], known: Sequence[str]) -> list[str]:
     if unknown:
         raise ValueError(f"unknown section {unknown[0]!r}: choose from {SECTIONS}")
     return list(known) if "all" in asked else list(asked)
+
+
+def _chosen(there: "Sequence[Case]", only: str | None) -> "list[Case]":
+    """Cases with this in their name; a whole name means that case, not those that go on longer."""
+    if only is None:
+        return list(there)
+    named = [case for case in there if case.name == only]
+    found = named or [case for case in there if only.lower() in case.name.lower()]
+    if not found:
+        raise ValueError(f"no case has {only!r} in its name; there is {there[0].name!r}, ...")
+    return found
 
 
 def _set_threads(threads: int | None) -> None:
