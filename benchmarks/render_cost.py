@@ -116,6 +116,34 @@ def hinge_table(cases: Cases) -> Rows:
     return Rows("hinges", tuple(columns), tuple(rows))
 
 
+def missed_table(cases: Cases) -> Rows:
+    """The targets that were not met, furthest first."""
+    missed = [
+        (target["measured"]["median"] / target["at_most"], case, target)
+        for case in cases
+        for target in case["targets"]
+        if target["measured"] is not None and target["measured"]["median"] > target["at_most"]
+    ]
+    missed.sort(key=lambda row: -row[0])
+    rows = [
+        (
+            f"{case['section']}: {case['name']}",
+            f"{target['contender']} against {target['against']}",
+            ratio_text(target["measured"]),
+            f"{target['at_most']:.2f}",
+        )
+        for _, case, target in missed
+    ]
+    return Rows("missed", ("case", "", "ratio", "target, at most"), tuple(rows))
+
+
+def tally(cases: Cases) -> str:
+    """How many targets are met."""
+    targets = [target for case in cases for target in case["targets"]]
+    met = sum(verdict(target) == "yes" for target in targets)
+    return f"{met} of {len(targets)} targets are met; the others are listed here, furthest first."
+
+
 def provenance(results: dict[str, Any]) -> str:
     """The commands, machine and versions behind the numbers."""
     latest = results["runs"][-1]
@@ -259,6 +287,7 @@ TABLES = {
     "sizes": size_table,
     "memory": memory_table,
     "compile": compile_table,
+    "missed": missed_table,
 }
 
 
@@ -267,6 +296,7 @@ def filled(page: str, results: dict[str, Any]) -> str:
     cases = [case for _, case in record.all_cases(results)]
     texts = {name: presenting.markdown(table(cases)) for name, table in TABLES.items()}
     texts["provenance"] = provenance(results)
+    texts["tally"] = tally(cases)
     for name, text in texts.items():
         pattern = rf"<!-- {name} -->.*?<!-- /{name} -->"
         page, count = re.subn(

@@ -377,52 +377,36 @@ def small_network() -> nn.Module:
     )  # fmt: skip
 
 
-TWENTY_STEPS = """
-import sys, torch
-sys.path.insert(0, {tests!r})
-from test_native import small_network
-import torch.nn.functional as F
-net = small_network()
-state = torch.load(sys.argv[1], weights_only=True) if len(sys.argv) > 2 else net.state_dict()
-net.load_state_dict(state)
-generator = torch.Generator().manual_seed(3)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-for _ in range(20):
-    x = torch.randn(16, 1, 8, 8, generator=generator)
-    y = torch.randint(10, (16,), generator=generator)
-    loss = F.cross_entropy(net(x), y)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    print(float(loss))
-torch.save(net.state_dict(), sys.argv[1])
-"""
+def twenty_losses(network: nn.Module) -> list[float]:
+    generator = torch.Generator().manual_seed(3)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for _ in range(20):
+        x = torch.randn(16, 1, 8, 8, generator=generator)
+        y = torch.randint(10, (16,), generator=generator)
+        loss = F.cross_entropy(network(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
 
 
-def twenty_losses(kernel: str, state: str, *resume: str) -> list[float]:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            TWENTY_STEPS.format(tests=os.path.dirname(__file__)),
-            state,
-            *resume,
-        ],
-        env={**os.environ, "SPLASH_KERNEL": kernel},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return [float(line) for line in done.stdout.split()]
-
-
-def test_twenty_steps_and_a_state_from_one_kernel_to_another(tmp_path) -> None:
-    ours, theirs = str(tmp_path / "native"), str(tmp_path / "reference")
-    first = twenty_losses("native", ours), twenty_losses("reference", theirs)
-    assert first[0] == pytest.approx(first[1], rel=1e-4)
-    crossed = twenty_losses("native", theirs, "resume"), twenty_losses("reference", ours, "resume")
-    assert crossed[0] == pytest.approx(crossed[1], rel=1e-3)
-    assert len(crossed[0]) == 20
+def test_twenty_steps_and_a_state_from_one_kernel_to_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    networks, losses = {}, {}
+    for kernel in ("native", "reference"):
+        monkeypatch.setenv("SPLASH_KERNEL", kernel)
+        networks[kernel] = small_network()
+        losses[kernel] = twenty_losses(networks[kernel])
+    assert losses["native"] == pytest.approx(losses["reference"], rel=1e-4)
+    for kernel, other in (("native", "reference"), ("reference", "native")):
+        monkeypatch.setenv("SPLASH_KERNEL", kernel)
+        resumed = small_network()
+        resumed.load_state_dict(networks[other].state_dict())
+        losses[kernel] = twenty_losses(resumed)
+    assert losses["native"] == pytest.approx(losses["reference"], rel=1e-3)
 
 
 NORMS = [
