@@ -1,4 +1,4 @@
-"""Networks for the tests of the attacks: trained in a second, or with answers known in closed form."""
+"""Networks for the tests of the attacks: trained in a second, or known in closed form."""
 
 from functools import cache
 
@@ -21,7 +21,7 @@ class Linear(nn.Module):
 def linear_problem(
     images: int = 24, shape: tuple[int, ...] = (2, 3, 3), farthest: float = 0.3
 ) -> tuple[Linear, Tensor, Tensor]:
-    """A linear network of two classes and images on both sides of its hyperplane, with their labels.
+    """A linear network of two classes and images on both sides of its hyperplane, labelled.
 
     Their distances to it are spread from a fifth of `farthest` to `farthest`, and no way to the
     hyperplane along its normal leaves [0, 1].
@@ -52,7 +52,7 @@ class Standardise(nn.Module):
 
 @cache
 def digits() -> tuple[nn.Module, Tensor, Tensor]:
-    """A small convolutional network trained on scikit-learn's digits, and 200 images it never saw."""
+    """A small convolutional network trained on scikit-learn's digits, and 200 unseen images."""
     from sklearn.datasets import load_digits
 
     data = load_digits()
