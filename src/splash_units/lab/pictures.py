@@ -282,6 +282,7 @@ def draw_learned_shapes(groups: Mapping[str, Sequence[Run]], path: Path) -> Path
             for axes, evolution in zip(row, found, strict=False):
                 axes.plot(GRID, evolution.curves[-1], alpha=0.8, **unit_style(label))
                 axes.plot(GRID, evolution.curves[0], **AT_THE_START)
-                axes.set_title(evolution.layer, fontsize=9)
+    for axes, evolution in zip(grid[0], next(iter(learned.values()))[0], strict=False):
+        axes.set_title(evolution.layer, fontsize=9)
     figure.supxlabel("input (dashed: the shape at the start)", fontsize=9)
     return save(figure, path)

@@ -18,7 +18,7 @@ from splash_units.lab.store import Run, Store
 
 UNITS = ("relu", "prelu", "apl", "swish", "splash")
 SEEDS = (0, 1, 2)
-EPOCHS = 20
+EPOCHS = 15
 
 
 @dataclass(frozen=True)
