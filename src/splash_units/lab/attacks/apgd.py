@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from splash_units.lab.attacks import slots
 from splash_units.lab.attacks.attack import Attack, Task
-from splash_units.lab.attacks.gradient import column, noise, pick, project
+from splash_units.lab.attacks.gradient import bounds, column, noise, pick
 from splash_units.lab.attacks.threat import Budget, positive, whole
 from splash_units.lab.attacks.victim import Victim, margin
 
@@ -43,6 +43,8 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 class APGDRows(slots.Rows):
     """`best` is the image with the highest loss so far."""
 
+    lowest: Tensor
+    highest: Tensor
     starts: Tensor
     restart: Tensor
     image: Tensor
@@ -111,11 +113,14 @@ class APGD(Attack):
 
     def _rows(self, clean: Tensor, label: Tensor, starts: Tensor, restart: Tensor) -> APGDRows:
         start, zero = pick(starts, restart), torch.zeros_like(label)
+        low, high = bounds(clean, self.eps)
         lowest = clean.new_full(label.shape, -torch.inf)
         return APGDRows(
             clean=clean,
             label=label,
             best=start.clone(),
+            lowest=low,
+            highest=high,
             starts=starts,
             restart=restart,
             image=start,
@@ -166,10 +171,10 @@ class APGD(Attack):
 
     def _step(self, rows: APGDRows, gradient: Tensor) -> None:
         share = column(torch.where(rows.step > 0, MOMENTUM, 1.0).to(gradient.dtype))
-        ahead = rows.image + column(rows.step_size) * gradient.sign()
-        ahead = project(ahead, rows.clean, self.eps) - rows.image
         drift = rows.image - rows.image_before
+        ahead = torch.addcmul(rows.image, gradient.sign_(), column(rows.step_size))
+        ahead.clamp_(rows.lowest, rows.highest)
+        moved = torch.lerp(rows.image, ahead, share).addcmul_(drift, 1 - share)
         rows.image_before = rows.image
-        moved = rows.image + share * ahead + (1 - share) * drift
-        rows.image = project(moved, rows.clean, self.eps)
+        rows.image = moved.clamp_(rows.lowest, rows.highest)
         rows.step += 1

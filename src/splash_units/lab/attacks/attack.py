@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import torch
@@ -33,20 +33,21 @@ class Task:
 
     images: Tensor
     labels: Tensor
-    generators: list[torch.Generator]  #: each image's own random stream
     owners: Tensor  #: where each image stands in the chunk
+    seed: int
     ticker: Ticker
 
     def __len__(self) -> int:
         return len(self.labels)
 
+    def fresh_streams(self) -> list[torch.Generator]:
+        """Each image's own random stream, at its start."""
+        return streams(self.images, self.seed)
+
     def part(self, index: Tensor) -> Task:
-        """The task of some of these images, each stream at its start, though an image be named
-        twice.
-        """
-        generators = [self.generators[i].clone_state() for i in index.tolist()]
-        return Task(
-            self.images[index], self.labels[index], generators, self.owners[index], self.ticker
+        """The task of some of these images."""
+        return replace(
+            self, images=self.images[index], labels=self.labels[index], owners=self.owners[index]
         )
 
 
@@ -57,8 +58,13 @@ class Attack:
     A subclass says what it may do (`budget`) and how it does it (`perturb`).
     """
 
-    layout: ClassVar[torch.memory_format] = torch.contiguous_format
-    """How images lie in memory; channels_last is faster for forward passes, not for gradients."""
+    layout: ClassVar[torch.memory_format] = torch.channels_last
+    """How images lie in memory when the network is asked for logits alone."""
+
+    @property
+    def starts_from_clean_gradient(self) -> bool:
+        """Whether the pass that finds what is right should bring the loss gradient along."""
+        return False
 
     @property
     def budget(self) -> Budget | None:
@@ -134,15 +140,21 @@ class Attack:
         self, model: Model, clean: Tensor, labels: Tensor, seed: int, width: int, ticker: Ticker
     ) -> Outcome:
         clean = clean.detach()
-        victim = Victim(model, clean, labels, width=width, layout=self.layout)
+        victim = Victim(
+            model,
+            clean,
+            labels,
+            width=width,
+            layout=self.layout,
+            with_gradient=self.starts_from_clean_gradient,
+        )
         clean_prediction = victim.clean_logits.argmax(1)
         was_right = clean_prediction == labels
         (right,) = was_right.nonzero(as_tuple=True)
         ticker.advance(len(clean) - len(right))
         images, logits = clean.clone(), victim.clean_logits.clone()
         if len(right):
-            generators = streams(clean[right], seed)
-            task = Task(clean[right], labels[right], generators, right, ticker)
+            task = Task(clean[right], labels[right], right, seed, ticker)
             images[right] = self.perturb(victim, task)
             logits[right] = victim.recheck(images[right])
         prediction, probabilities = logits.argmax(1), logits.double().softmax(1)

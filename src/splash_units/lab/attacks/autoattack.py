@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from splash_units.lab.attacks.attack import Attack, Task
-from splash_units.lab.attacks.gradient import project
+from splash_units.lab.attacks.gradient import bounds
 from splash_units.lab.attacks.threat import Budget, positive
 from splash_units.lab.attacks.victim import Victim
 
@@ -47,6 +47,7 @@ class AutoAttack(Attack):
         except ImportError as error:
             raise ImportError("AutoAttack needs the package pyautoattack, not installed") from error
 
+        images: Tensor
         shown = graded = 0
 
         def network(images: Tensor) -> Tensor:
@@ -73,4 +74,4 @@ class AutoAttack(Attack):
         victim.gradient_queries[task.owners] += math.ceil(graded / len(task))
         task.ticker.advance(len(task))
         # The ensemble stays within eps up to its own rounding, which is coarser than ours.
-        return project(images.detach(), task.images, self.eps)
+        return images.detach().clamp(*bounds(task.images, self.eps))

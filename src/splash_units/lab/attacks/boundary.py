@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -114,8 +113,6 @@ class Boundary(Attack):
     start_attempts: int = 1000
     blend_steps: int = 50
 
-    layout: ClassVar[torch.memory_format] = torch.channels_last
-
     def __post_init__(self) -> None:
         for name in ("steps", "start_attempts", "blend_steps"):
             whole(name, getattr(self, name))
@@ -147,7 +144,7 @@ class Boundary(Attack):
             label=task.labels,
             best=clean.clone(),
             places=integers(
-                task.generators, WINDOWS, self.start_attempts + self.steps + 1, like=clean
+                task.fresh_streams(), WINDOWS, self.start_attempts + self.steps + 1, like=clean
             ),
             phase=zero + STARTING,
             attempt=zero.clone(),

@@ -25,13 +25,13 @@ from splash_units.lab.attacks.victim import Victim
 def noise(task: Task, eps: float, draws: int) -> Tensor:
     """Images with uniform noise of at most eps, shape (images, draws, C, H, W)."""
     clean = task.images[:, None]
-    random = uniform(task.generators, draws, *task.images.shape[1:], like=task.images)
+    random = uniform(task.fresh_streams(), draws, *task.images.shape[1:], like=task.images)
     return (clean + eps * (2 * random - 1)).clamp(0, 1)
 
 
-def project(images: Tensor, clean: Tensor, eps: float) -> Tensor:
-    """The nearest images within eps of the clean ones and within [0, 1]."""
-    return images.clamp(clean - eps, clean + eps).clamp(0, 1)
+def bounds(clean: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The lowest and highest values within eps of the clean ones and within [0, 1]."""
+    return (clean - eps).clamp_(0, 1), (clean + eps).clamp_(0, 1)
 
 
 def pick(choices: Tensor, which: Tensor) -> Tensor:
@@ -86,6 +86,8 @@ class UniformNoise(Attack):
 
 @dataclass
 class PGDRows(slots.Rows):
+    lowest: Tensor
+    highest: Tensor
     starts: Tensor
     restart: Tensor
     step: Tensor
@@ -129,9 +131,14 @@ class PGD(Attack):
                 starts = noise(part, self.eps, self.restarts)
             else:
                 starts = part.images[:, None]
-            zero = torch.zeros_like(part.labels)
             return PGDRows(
-                part.images, part.labels, starts[:, 0].clone(), starts, zero, zero.clone()
+                part.images,
+                part.labels,
+                starts[:, 0].clone(),
+                *bounds(part.images, self.eps),
+                starts,
+                torch.zeros_like(part.labels),
+                torch.zeros_like(part.labels),
             )
 
         def advance(rows: PGDRows) -> Tensor:
@@ -141,8 +148,10 @@ class PGD(Attack):
             exhausted = rows.step == self.steps
             stop = (logits.argmax(1) != rows.label) & (exhausted | self.stop_when_fooled)
             restart = exhausted & ~stop
-            moved = project(rows.best + step_size * gradient.sign(), rows.clean, self.eps)
-            rows.best = torch.where(column(stop), rows.best, moved)
+            moved = torch.add(rows.best, gradient.sign_(), alpha=step_size)
+            moved.clamp_(rows.lowest, rows.highest)
+            moved[stop] = rows.best[stop]
+            rows.best = moved
             rows.step += 1
             if bool(restart.any()):
                 rows.restart += restart
@@ -170,7 +179,15 @@ class FGSM(Attack):
     def budget(self) -> Budget:
         return Budget("linf", self.eps)
 
+    @property
+    def starts_from_clean_gradient(self) -> bool:
+        return not self.random_start
+
     def perturb(self, victim: Victim, task: Task) -> Tensor:
+        if not self.random_start and victim.clean_gradient is not None:
+            task.ticker.advance(len(task))
+            sign = victim.clean_gradient[task.owners].sign_()
+            return torch.add(task.images, sign, alpha=self.eps).clamp_(0, 1)
         one_step = PGD(
             self.eps,
             steps=1,

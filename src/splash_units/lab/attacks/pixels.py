@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -51,8 +51,6 @@ class Pixels(Attack):
     incremental: bool = True
     block: int = 400
 
-    layout: ClassVar[torch.memory_format] = torch.channels_last
-
     def __post_init__(self) -> None:
         whole("k", self.k)
         whole("population", self.population, at_least=3)
@@ -81,7 +79,7 @@ class Pixels(Attack):
 
     def _evolve(self, task: Task, ask: Ask) -> Tensor:
         """The image with the first candidate that fools, or with the best when none does."""
-        image, label, (generator,) = task.images, task.labels, task.generators
+        image, label, (generator,) = task.images, task.labels, task.fresh_streams()
         shape = (self.population, self.k, 2 + image.shape[1])
         members = torch.rand(shape, generator=generator, dtype=image.dtype).to(image.device)
         probability, winner = self._judge(members, image, label, ask)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -44,8 +43,6 @@ class Square(Attack):
     queries: int = 5000
     area: float = 0.8
 
-    layout: ClassVar[torch.memory_format] = torch.channels_last
-
     def __post_init__(self) -> None:
         positive("eps", self.eps)
         whole("queries", self.queries)
@@ -76,13 +73,14 @@ class Square(Attack):
     def _begin(self, task: Task) -> SquareRows:
         clean = task.images.contiguous(memory_format=self.layout)
         channels, width = clean.shape[1], clean.shape[3]
-        signs = uniform(task.generators, channels, 1, width, like=clean) < 0.5
+        generators = task.fresh_streams()
+        signs = uniform(generators, channels, 1, width, like=clean) < 0.5
         stripes = (clean + torch.where(signs, self.eps, -self.eps)).clamp(0, 1)
         return SquareRows(
             clean=clean,
             label=task.labels,
             best=stripes.clone(),
-            draws=uniform(task.generators, self.queries, 2 + channels, like=clean),
+            draws=uniform(generators, self.queries, 2 + channels, like=clean),
             stripes=stripes,
             lead=clean.new_full((len(task),), torch.inf),
             query=torch.zeros_like(task.labels),

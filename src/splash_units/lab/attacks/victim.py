@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from splash_units.lab.attacks.threat import check_labels
 
@@ -56,16 +57,19 @@ class Victim:
         *,
         width: int,
         layout: torch.memory_format,
+        with_gradient: bool = False,
     ):
-        self.width = width
+        self.width, self.model, self.layout = width, model, layout
         self.queries = torch.zeros_like(labels)
         self.gradient_queries = torch.zeros_like(labels)
         self.winner = torch.zeros_like(labels)  #: which of several attacks fooled an image
-        self.model = model
-        self.layout = layout
         self._asking_for = torch.arange(len(labels), device=labels.device)
-        self.clean_logits = self.logits(images)
-        check_labels(labels, self.clean_logits.shape[1])
+        self.clean_gradient: Tensor | None = None
+        if with_gradient:
+            self.clean_logits, self.clean_gradient = self._differentiate(images, labels)
+        else:
+            self.clean_logits = self.logits(images)
+            check_labels(labels, self.clean_logits.shape[1])
 
     def ask_for(self, owners: Tensor) -> None:
         """Say which images (indices into those given at the start) the next questions are about."""
@@ -83,21 +87,19 @@ class Victim:
     def recheck(self, images: Tensor) -> Tensor:
         """The logits of any number of images, not counted as questions of the attack."""
         with torch.no_grad():
-            return torch.cat([self._answer(block) for block in torch.split(images, self.width)])
+            blocks = torch.split(images, self.width)
+            return torch.cat([self._answer(block, self.layout) for block in blocks])
 
     def gradient(
         self, images: Tensor, objective: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """The logits of one full block, and the gradient of its summed objective in the images."""
-        if len(images) != self.width:
-            raise ValueError(
-                f"gradients are asked for {self.width} images at once, got {len(images)}"
-            )
+        """The logits of up to one block, and the gradient of their summed objective."""
         self.queries[self._asking_for] += 1
         self.gradient_queries[self._asking_for] += 1
         with torch.enable_grad():
-            images = images.detach().requires_grad_(True)
-            logits = self._answer(images)
+            # Not in `layout`: channels_last slows batch norm's backward by more than it saves.
+            images = images.detach().contiguous().requires_grad_(True)
+            logits = self._answer(images, torch.contiguous_format)
             if not logits.requires_grad:
                 raise ValueError(
                     "the network's logits carry no gradient, which this attack needs; "
@@ -106,10 +108,24 @@ class Victim:
             (gradient,) = torch.autograd.grad(objective(logits).sum(), images)
         return logits.detach(), gradient
 
-    def _answer(self, images: Tensor) -> Tensor:
+    def _differentiate(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits of any number of images, and the gradient of their cross-entropy."""
+
+        def loss(logits: Tensor) -> Tensor:
+            check_labels(labels, logits.shape[1])
+            return F.cross_entropy(logits, labels[self._asking_for], reduction="sum")
+
+        answers = []
+        for block in torch.split(torch.arange(len(images), device=images.device), self.width):
+            self.ask_for(block)
+            answers.append(self.gradient(images[block], loss))
+        logits, gradients = zip(*answers, strict=True)
+        return torch.cat(logits), torch.cat(gradients)
+
+    def _answer(self, images: Tensor, layout: torch.memory_format) -> Tensor:
         missing = self.width - len(images)
         block = torch.cat([images, images[:1].expand(missing, -1, -1, -1)]) if missing else images
-        logits = self.model(block.contiguous(memory_format=self.layout))
+        logits = self.model(block.contiguous(memory_format=layout))
         return check_logits(logits, self.width)[: len(images)]
 
 

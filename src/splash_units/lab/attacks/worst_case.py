@@ -43,6 +43,10 @@ class WorstCase(Attack):
         budgets = {self._budget_of(attack) for attack in self.attacks}
         return budgets.pop() if len(budgets) == 1 else None
 
+    @property
+    def starts_from_clean_gradient(self) -> bool:
+        return any(attack.starts_from_clean_gradient for attack in self.attacks)
+
     def _budget_of(self, attack: Attack) -> Budget:
         if attack.budget is not None:
             return attack.budget
