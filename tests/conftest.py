@@ -1,7 +1,7 @@
 """Settings of the suite."""
 
-import sys
 from collections.abc import Iterator
+from importlib import import_module
 
 import hypothesis
 import pytest
@@ -14,19 +14,16 @@ REGISTRIES = {
     "splash_units.catalogue": "_entries",
     "splash_units.lab.models": "_builders",
     "splash_units.lab.data.sources": "_registered",
+    "splash_units.lab.plugins": "_loaded",
 }
 
 
 @pytest.fixture(autouse=True)
 def _names_go_with_the_test_that_registered_them() -> Iterator[None]:
     """Tests share a process; what one adds to a registry must not be there for the next."""
-    kept = [
-        (registry, dict(registry))
-        for module, name in REGISTRIES.items()
-        if module in sys.modules
-        for registry in [getattr(sys.modules[module], name)]
-    ]
+    registries = [getattr(import_module(module), name) for module, name in REGISTRIES.items()]
+    kept = [dict(registry) for registry in registries]
     yield
-    for registry, before in kept:
+    for registry, before in zip(registries, kept, strict=True):
         registry.clear()
         registry.update(before)
