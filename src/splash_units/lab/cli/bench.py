@@ -75,7 +75,8 @@ def bench(
         effort = _effort(case, quick, seconds)
         results.append(_follow(case, effort, _stopwatch(device)))
         out.print(_table(presenting.case_rows(results[-1])))
-        _warn_of_company(results[-1]["cores_taken_by_others"])
+        if case.measures == "seconds":
+            _warn_of_company(results[-1]["cores_taken_by_others"])
         out.print()
         if output is not None:  # after each, or an interruption would lose all
             record.save(output, run, results)
