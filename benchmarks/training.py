@@ -45,6 +45,9 @@ def main() -> None:
     parser.add_argument("--unit", default="relu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--fraction", type=float, default=1.0, help="part of the epoch")
+    parser.add_argument(
+        "--processor-time", action="store_true", help="for one thread on a machine others use, too"
+    )
     parser.add_argument("--side-by-side", action="store_true")
     arguments = parser.parse_args()
     if arguments.side_by_side:
@@ -57,10 +60,11 @@ def main() -> None:
             fraction=arguments.fraction,
             epochs=1,
         )
-        compare_with_bare_loop(spec, arguments.threads)
+        clock = time.process_time if arguments.processor_time else time.perf_counter
+        compare_with_bare_loop(spec, arguments.threads, clock)
 
 
-def compare_with_bare_loop(spec: TrainSpec, threads: int) -> None:
+def compare_with_bare_loop(spec: TrainSpec, threads: int, clock: Callable[[], float]) -> None:
     """Alternate between the lab and the bare loop, report by report, over one epoch."""
     torch.set_num_threads(threads)
     take_steps = bare_loop(spec)
@@ -72,16 +76,18 @@ def compare_with_bare_loop(spec: TrainSpec, threads: int) -> None:
         events = run(spec, Store(folder), threads=threads)
         next(events)
         while True:
-            began = time.perf_counter()
+            began, began_by_the_wall = clock(), time.perf_counter()
             event = next(events)
-            seconds = time.perf_counter() - began
+            seconds = clock() - began
             if isinstance(event, EpochDone):
-                end_of_epoch = seconds - event.numbers.test_seconds
+                end_of_epoch = time.perf_counter() - began_by_the_wall - event.numbers.test_seconds
                 break
             assert isinstance(event, Progress)
             counts.append(event.step - sum(counts))
             lab.append(seconds)
-            bare.append(timed(lambda: take_steps(counts[-1])))
+            began = clock()
+            take_steps(counts[-1])
+            bare.append(clock() - began)
     ratios = sorted(ours / theirs for ours, theirs in zip(lab, bare, strict=True))
     print(f"LeNet5, {spec.unit}, {spec.data}, augment {spec.augment}, {threads} thread(s)")
     print(f"{sum(counts)} steps in {len(lab)} reports")
@@ -148,12 +154,6 @@ def steps_a_second(spec: TrainSpec, threads: int, seconds: float = 3.0) -> float
         take_steps(1)
         done += 1
     return done / (time.perf_counter() - began)
-
-
-def timed(call: Callable[[], None]) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
 
 
 if __name__ == "__main__":

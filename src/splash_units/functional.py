@@ -1,11 +1,11 @@
 """The SPLASH function, and the only place that picks the kernel that computes it.
 
-An ordinary call on a CPU tensor goes to the native kernel, one on a CUDA tensor to the Triton
-kernel. The plain equation serves wherever an opaque operator would be in the way: inside
-``torch.export``, and on other devices than the CPU inside ``torch.compile``, where it fuses; under
-``torch.func`` and forward-mode differentiation; for second derivatives; and where a kernel can't be
-had. Compiled for the CPU, a network keeps the native operators: what the compiler makes of the
-equation and of its eight sums takes longer. ``SPLASH_KERNEL=reference|native|triton`` forces one.
+An ordinary call on a CPU tensor goes to the native kernel. The plain equation serves wherever an
+opaque operator would be in the way: inside ``torch.export``, and on other devices than the CPU
+inside ``torch.compile``, where it fuses; under ``torch.func`` and forward-mode differentiation; for
+second derivatives; and where a kernel can't be had. Compiled for the CPU, a network keeps the
+native operators: what the compiler makes of the equation and of its eight sums takes longer.
+``SPLASH_KERNEL=reference|native`` forces one.
 """
 
 import os

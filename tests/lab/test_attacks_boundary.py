@@ -55,7 +55,7 @@ def test_a_walk_that_has_converged_ends():
 
 def test_images_do_not_share_their_noise():
     network, images, labels = linear_problem()
-    outcome = Boundary(steps=1)(network, images, labels)
+    outcome = Boundary(steps=1)(network, images, labels, width=40)
     noise = (outcome.images - images).flatten(1)
     directions = noise / noise.norm(dim=1, keepdim=True)
     similarity = (directions @ directions.T).fill_diagonal_(0)

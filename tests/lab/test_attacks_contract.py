@@ -52,7 +52,7 @@ def same(left: Outcome, right: Outcome) -> bool:
 @every_attack
 def test_outcome_agrees_with_an_independent_forward(attack, problem):
     network, images, labels = problem
-    outcome = attack(network, images, labels)
+    outcome = attack(network, images, labels, width=16)
     clean, adversarial = network(images).argmax(1), network(outcome.images)
     assert torch.equal(outcome.clean_prediction, clean)
     assert torch.equal(outcome.was_right, clean == labels)
@@ -71,7 +71,7 @@ def test_outcome_agrees_with_an_independent_forward(attack, problem):
 @every_attack
 def test_images_keep_range_budget_and_precision(attack, problem):
     network, images, labels = problem
-    outcome = attack(network, images, labels)
+    outcome = attack(network, images, labels, width=16)
     difference = (outcome.images - images).double().flatten(1)
     assert outcome.images.dtype == images.dtype
     assert outcome.images.min() >= 0
@@ -86,7 +86,7 @@ def test_images_keep_range_budget_and_precision(attack, problem):
 @every_attack
 def test_an_image_already_wrong_is_not_attacked(attack, problem):
     network, images, labels = problem
-    outcome = attack(network, images, labels)
+    outcome = attack(network, images, labels, width=16)
     wrong = ~outcome.was_right
     assert wrong[[3, 11]].all()
     assert torch.equal(outcome.images[wrong], images[wrong])
@@ -101,12 +101,14 @@ def test_an_image_already_wrong_is_not_attacked(attack, problem):
 @every_attack
 def test_company_order_and_chunks_change_no_result(attack, problem):
     network, images, labels = problem
-    whole = attack(network, images, labels, seed=5)
+    whole = attack(network, images, labels, width=16, seed=5)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(1))
-    reordered = attack(network, images[order], labels[order], seed=5)
+    reordered = attack(network, images[order], labels[order], width=16, seed=5)
     assert same(whole.rows(order), reordered)
-    assert same(whole, attack(network, images, labels, seed=5, chunk_size=7))
-    assert same(whole.rows(torch.arange(5)), attack(network, images[:5], labels[:5], seed=5))
+    assert same(whole, attack(network, images, labels, width=16, seed=5, chunk_size=7))
+    assert same(
+        whole.rows(torch.arange(5)), attack(network, images[:5], labels[:5], width=16, seed=5)
+    )
 
 
 @every_attack
@@ -118,7 +120,7 @@ def test_the_network_is_left_as_it_was(attack, problem):
     network[2].eval()
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     try:
-        attack(network, images, labels)
+        attack(network, images, labels, width=16)
         assert [module.training for module in network] == [i != 2 for i in range(len(network))]
         assert network.training
         assert [name for name, p in network.named_parameters() if not p.requires_grad] == ["1.bias"]
@@ -149,9 +151,9 @@ def test_interrupted_work_keeps_its_finished_chunks(attack, problem):
         return network(x)
 
     with pytest.raises(KeyboardInterrupt):
-        finished.extend(attack.chunks(interrupting, images, labels, chunk_size=10))
+        finished.extend(attack.chunks(interrupting, images, labels, width=16, chunk_size=10))
     kept = Outcome.concatenate(finished)
-    assert same(kept, attack(network, images, labels).rows(torch.arange(20)))
+    assert same(kept, attack(network, images, labels, width=16).rows(torch.arange(20)))
 
 
 @every_attack

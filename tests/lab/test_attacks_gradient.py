@@ -24,14 +24,16 @@ def test_a_linear_network_is_fooled_exactly_when_it_can_be(attack, eps):
     possible = needed < eps
     assert 0 < possible.sum() < len(images)
     decided = (needed - eps).abs() > 1e-5
-    assert torch.equal(attack(eps)(network, images, labels).fooled[decided], possible[decided])
+    assert torch.equal(
+        attack(eps)(network, images, labels, width=40).fooled[decided], possible[decided]
+    )
 
 
 def test_fgsm_is_the_full_step_along_the_sign():
     network, images, labels = linear_problem()
     toward = (network.weight[1 - labels] - network.weight[labels]).detach().view_as(images)
     expected = (images + 0.05 * toward.sign()).clamp(0, 1)
-    torch.testing.assert_close(FGSM(0.05)(network, images, labels).images, expected)
+    torch.testing.assert_close(FGSM(0.05)(network, images, labels, width=40).images, expected)
 
 
 def test_fgsm_is_pgd_with_one_full_step():
@@ -42,7 +44,8 @@ def test_fgsm_is_pgd_with_one_full_step():
         )
         single = FGSM(0.1, random_start=random_start)
         assert torch.equal(
-            single(network, images, labels).images, one_step(network, images, labels).images
+            single(network, images, labels, width=40).images,
+            one_step(network, images, labels, width=40).images,
         )
 
 
@@ -61,19 +64,19 @@ def test_restarts_and_steps_only_help():
     network, images, labels = digits()
 
     def fooled(**settings):
-        return PGD(0.12, **settings)(network, images, labels).fooled
+        return PGD(0.12, **settings)(network, images, labels, width=40).fooled
 
     few, many, restarted = fooled(steps=2), fooled(steps=20), fooled(steps=2, restarts=5)
     assert few.sum() < many.sum()
     assert (few <= restarted).all()
     assert few.sum() < restarted.sum()
-    assert UniformNoise(0.12)(network, images, labels).fooled.sum() < few.sum()
+    assert UniformNoise(0.12)(network, images, labels, width=40).fooled.sum() < few.sum()
 
 
 def test_an_image_leaves_once_it_is_fooled():
     network, images, labels = digits()
-    outcome = PGD(0.3, steps=40)(network, images, labels)
+    outcome = PGD(0.3, steps=40)(network, images, labels, width=40)
     queries = outcome.gradient_queries[outcome.was_right]
     assert queries.float().mean() < 20
-    literal = PGD(0.3, steps=40, stop_when_fooled=False)(network, images, labels)
+    literal = PGD(0.3, steps=40, stop_when_fooled=False)(network, images, labels, width=40)
     assert (literal.gradient_queries[literal.was_right] == 40).all()

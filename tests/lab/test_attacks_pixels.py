@@ -28,7 +28,7 @@ def test_one_pixel_finds_what_exhaustive_search_finds():
     best = torch.stack(
         [exhaustive(network, *pair) for pair in zip(images, labels, strict=True)]
     ).double()
-    outcome = Pixels(1, generations=40)(network, images, labels)
+    outcome = Pixels(1, generations=40)(network, images, labels, width=40)
     possible = best < 0.5
     assert 0 < possible.sum() < len(possible)
     assert torch.equal(outcome.fooled, possible)
@@ -42,8 +42,8 @@ def test_what_a_pixel_does_not_reach_need_not_be_computed(k):
     network, images, labels = digits()
     images, labels = images[:20], labels[:20]
     settings = {"population": 60, "generations": 6, "block": 60}
-    fast = Pixels(k, **settings)(network, images, labels)
-    whole = Pixels(k, **settings, incremental=False)(network, images, labels)
+    fast = Pixels(k, **settings)(network, images, labels, width=40)
+    whole = Pixels(k, **settings, incremental=False)(network, images, labels, width=40)
     assert fast.fooled.any()
     assert torch.equal(fast.images, whole.images)
     assert torch.equal(fast.queries, whole.queries)
@@ -52,7 +52,7 @@ def test_what_a_pixel_does_not_reach_need_not_be_computed(k):
 def test_the_result_is_an_ordinary_image_with_at_most_k_other_pixels():
     network, images, labels = digits()
     images, labels = (images[:20] * 255).round() / 255, labels[:20]
-    outcome = Pixels(3, population=50, generations=5)(network, images, labels)
+    outcome = Pixels(3, population=50, generations=5)(network, images, labels, width=40)
     assert outcome.l0.max() <= 3
     torch.testing.assert_close(outcome.images * 255, (outcome.images * 255).round())
 
@@ -104,4 +104,4 @@ def test_bad_settings_are_refused(settings, message):
 def test_more_pixels_than_the_image_has_are_refused():
     network, images, labels = linear_problem(shape=(2, 3, 3))
     with pytest.raises(ValueError, match="k=10 pixels are more than an image of 3 x 3 has"):
-        Pixels(10)(network, images, labels)
+        Pixels(10)(network, images, labels, width=40)

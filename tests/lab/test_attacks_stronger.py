@@ -28,30 +28,34 @@ def test_a_linear_network_is_fooled_exactly_when_it_can_be(attack):
     needed = distance_in_linf(network, images)
     possible, decided = needed < 0.04, (needed - 0.04).abs() > 1e-3
     assert 0 < possible.sum() < len(images)
-    fooled = attack(network, images, labels).fooled
+    fooled = attack(network, images, labels, width=40).fooled
     assert torch.equal(fooled[decided], possible[decided])
 
 
 def test_auto_pgd_is_at_least_as_strong_as_pgd():
     network, images, labels = digits()
-    weaker = PGD(EPS, steps=20)(network, images, labels).fooled.sum()
+    weaker = PGD(EPS, steps=20)(network, images, labels, width=40).fooled.sum()
     for loss in ("cross-entropy", "dlr"):
-        assert APGD(EPS, steps=20, loss=loss)(network, images, labels).fooled.sum() >= weaker
+        assert (
+            APGD(EPS, steps=20, loss=loss)(network, images, labels, width=40).fooled.sum() >= weaker
+        )
 
 
 def test_restarts_only_help():
     network, images, labels = digits()
-    once, thrice = (APGD(EPS, steps=5, restarts=n)(network, images, labels).fooled for n in (1, 3))
+    once, thrice = (
+        APGD(EPS, steps=5, restarts=n)(network, images, labels, width=40).fooled for n in (1, 3)
+    )
     assert (once <= thrice).all()
 
 
 def test_square_needs_no_gradient_and_beats_noise():
     network, images, labels = digits()
-    outcome = Square(EPS, queries=150)(network, images, labels)
+    outcome = Square(EPS, queries=150)(network, images, labels, width=40)
     assert (outcome.gradient_queries == 0).all()
-    noise = UniformNoise(EPS, draws=20)(network, images, labels)
+    noise = UniformNoise(EPS, draws=20)(network, images, labels, width=40)
     assert outcome.fooled.sum() > noise.fooled.sum()
-    assert outcome.fooled.sum() <= APGD(EPS)(network, images, labels).fooled.sum()
+    assert outcome.fooled.sum() <= APGD(EPS)(network, images, labels, width=40).fooled.sum()
 
 
 def test_dlr_ignores_the_scale_and_shift_of_logits():
@@ -65,14 +69,14 @@ def test_dlr_ignores_the_scale_and_shift_of_logits():
 def test_dlr_needs_three_classes():
     network, images, labels = linear_problem()
     with pytest.raises(ValueError, match="at least 3 classes, got 2"):
-        APGD(EPS, loss="dlr")(network, images, labels)
+        APGD(EPS, loss="dlr")(network, images, labels, width=40)
 
 
 def test_the_worst_case_is_the_worst_of_all():
     network, images, labels = digits()
     attacks = [FGSM(EPS), APGD(EPS, steps=20), Square(EPS, queries=50)]
-    alone = torch.stack([attack(network, images, labels).fooled for attack in attacks])
-    outcome = WorstCase(attacks)(network, images, labels)
+    alone = torch.stack([attack(network, images, labels, width=40).fooled for attack in attacks])
+    outcome = WorstCase(attacks)(network, images, labels, width=40)
     assert torch.equal(outcome.fooled, alone.any(0))
     first = torch.where(alone.any(0), alone.int().argmax(0), -1)
     assert torch.equal(outcome.winner, first)
@@ -83,8 +87,8 @@ def test_the_worst_case_is_the_worst_of_all():
 
 def test_an_image_that_has_fallen_costs_nothing_more():
     network, images, labels = digits()
-    cheap = FGSM(EPS)(network, images, labels)
-    both = WorstCase([FGSM(EPS), APGD(EPS, steps=20)])(network, images, labels)
+    cheap = FGSM(EPS)(network, images, labels, width=40)
+    both = WorstCase([FGSM(EPS), APGD(EPS, steps=20)])(network, images, labels, width=40)
     assert torch.equal(both.queries[cheap.fooled], cheap.queries[cheap.fooled])
     standing = cheap.was_right & ~cheap.fooled
     assert (both.queries[standing] > cheap.queries[standing]).all()

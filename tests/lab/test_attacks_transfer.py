@@ -15,7 +15,7 @@ from splash_units.lab.attacks import (
 
 def test_a_network_is_fooled_by_its_own_images():
     network, images, labels = digits()
-    outcome = FGSM(0.15)(network, images, labels)
+    outcome = FGSM(0.15)(network, images, labels, width=40)
     again = transfer(outcome, images, network)
     assert torch.equal(again.fooled, outcome.fooled)
     assert torch.equal(again.images[outcome.was_right], outcome.images[outcome.was_right])
@@ -24,7 +24,7 @@ def test_a_network_is_fooled_by_its_own_images():
 
 def test_the_matrix_counts_what_both_could_lose():
     network, images, labels = linear_problem()
-    outcome = FGSM(0.05)(network, images, labels)
+    outcome = FGSM(0.05)(network, images, labels, width=40)
     opposite = Linear(-network.weight.detach(), -network.bias.detach())
     blind = Linear(torch.zeros(2, 18), torch.tensor([1.0, 0.0]))
     models = {"itself": network, "opposite": opposite, "blind": blind}
@@ -40,7 +40,7 @@ def test_the_matrix_counts_what_both_could_lose():
 
 def test_clean_images_of_another_shape_are_refused():
     network, images, labels = digits()
-    outcome = FGSM(0.1)(network, images, labels)
+    outcome = FGSM(0.1)(network, images, labels, width=40)
     with pytest.raises(ValueError, match=r"\(200, 1, 8, 8\), got \(100, 1, 8, 8\)"):
         transfer(outcome, images[:100], network)
     with pytest.raises(ValueError, match="at least one outcome"):
@@ -51,7 +51,7 @@ def test_rounding_to_8_bits_is_counted_apart():
     network, images, labels = linear_problem()
     images = (images * 255).round() / 255
     nearest = CarliniWagnerL2(steps=200)(network, images, labels, width=24)
-    coarse = FGSM(0.15)(network, images, labels)
+    coarse = FGSM(0.15)(network, images, labels, width=40)
     assert nearest.fooled.all()
     survives = fooled_when_rounded(network, nearest)
     expected = network((nearest.images * 255).round() / 255).argmax(1) != labels

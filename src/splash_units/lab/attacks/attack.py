@@ -82,8 +82,8 @@ class Attack:
         labels: Tensor,
         *,
         seed: int = 0,
-        chunk_size: int = 256,
-        width: int = 64,
+        chunk_size: int = 512,
+        width: int = 128,
         progress: bool | Progress = False,
     ) -> Outcome:
         """Attack all images and return the outcome, one row an image.
@@ -111,8 +111,8 @@ class Attack:
         labels: Tensor,
         *,
         seed: int = 0,
-        chunk_size: int = 256,
-        width: int = 64,
+        chunk_size: int = 512,
+        width: int = 128,
         progress: bool | Progress = False,
     ) -> Iterator[Outcome]:
         """The same, chunk by chunk, so that an interrupted caller keeps what was finished.
@@ -218,7 +218,7 @@ def ticking(description: str, total: int, progress: bool | Progress) -> Iterator
         yield _Bar(progress, description, total)
 
 
-def fooled_when_rounded(model: Model, outcome: Outcome, *, width: int = 64) -> Tensor:
+def fooled_when_rounded(model: Model, outcome: Outcome, *, width: int = 128) -> Tensor:
     """Which fooled images still fool the network once their values are rounded to 8 bits.
 
     A count of its own: an image of 256 levels is what a file or a camera would hand the network,

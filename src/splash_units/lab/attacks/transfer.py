@@ -34,7 +34,7 @@ class Replay(Attack):
         return self.images[task.owners]
 
 
-def transfer(outcome: Outcome, clean: Tensor, model: Model, *, width: int = 64) -> Outcome:
+def transfer(outcome: Outcome, clean: Tensor, model: Model, *, width: int = 128) -> Outcome:
     """What another network makes of an outcome's images; `clean` are the images they were made
     from.
 
@@ -73,7 +73,7 @@ def transfer_matrix(
     models: Mapping[str, Model],
     clean: Tensor,
     *,
-    width: int = 64,
+    width: int = 128,
 ) -> TransferMatrix:
     """Show every outcome's images to every network."""
     if not outcomes or not models:
