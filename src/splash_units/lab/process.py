@@ -63,15 +63,14 @@ def stream(seed: int, *purpose: str | int) -> torch.Generator:
     return torch.Generator().manual_seed(stream_seed(seed, *purpose))
 
 
-def seed_dropout(seed: int, epoch: int, step: int, place: torch.device) -> None:
+def seed_dropout(seed: int, place: torch.device) -> None:
     """Dropout draws from the device's global generator, so that is set anew for every step."""
-    value = stream_seed(seed, "dropout", epoch, step)
     if place.type == "cuda":
-        torch.cuda.manual_seed(value)
+        torch.cuda.manual_seed(seed)
     elif place.type == "mps":
-        torch.mps.manual_seed(value)
+        torch.mps.manual_seed(seed)
     else:
-        torch.default_generator.manual_seed(value)
+        torch.default_generator.manual_seed(seed)
 
 
 def autocast(place: torch.device, precision: str) -> torch.autocast:

@@ -52,7 +52,7 @@ from splash_units.lab.process import (
     seed_dropout,
     stream,
 )
-from splash_units.lab.spec import TrainSpec
+from splash_units.lab.spec import TrainSpec, stream_seed
 
 # Slopes move most at first: they are also recorded at these parts of the first epoch.
 EARLY_SNAPSHOTS = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
@@ -71,9 +71,10 @@ def train(
     """Train the network of a spec, from its start or from a checkpoint, and yield what happens."""
     place = pick_device(device)
     threads = pick_threads(threads)
-    images = resident(data.load(spec.data), place)
+    images = data.load(spec.data)
     planned = plan(spec, len(images.train_labels), len(images.test_labels))
     network = laid_out(build_network(spec, network_arguments(images)).to(place))
+    images = resident(images, place, spec.augment, wants_channels_last(network))
     optimizer = build_optimizer(spec, planned, network)
     if resume:
         restore(network, optimizer, resume.tensors)
@@ -95,6 +96,7 @@ def train(
     for epoch in range(last.epoch if last else 0, planned.epochs):
         network.train()
         batches = training_batches(spec, planned, images, epoch, wants_channels_last(network))
+        dropout_seed = stream_seed(spec.seed, "dropout", epoch)
         clock, tally, step = Clock(place, split_seconds), Tally(place), 0
         while step < planned.steps:
             before = snapshot(slopes)
@@ -105,7 +107,7 @@ def train(
                     clock.lap("data")
                     lr = planned.recipe.learning_rate(step, epoch, planned.steps)
                     set_learning_rate(optimizer, lr, spec.slope_lr)
-                    seed_dropout(spec.seed, epoch, step, place)
+                    seed_dropout(dropout_seed + step, place)
                     with autocast(place, spec.precision):
                         logits = forward(x)
                         loss = F.cross_entropy(logits, y)
@@ -176,10 +178,20 @@ class Tally:
         return int(self._wrong.item()) / max(1, self.images)
 
 
-def resident(images: data.DataSet, place: torch.device) -> data.DataSet:
-    """The data set on the device, whole: as bytes it fits, and no step waits for it."""
+def resident(
+    images: data.DataSet, place: torch.device, augment: str, channels_last: bool
+) -> data.DataSet:
+    """The data set on the device, whole, laid out as its batches will be.
+
+    As bytes it fits, and no step waits for it.
+    """
     names = ("train_images", "train_labels", "test_images", "test_labels")
-    return replace(images, **{name: getattr(images, name).to(place) for name in names})
+    moved = {name: getattr(images, name).to(place) for name in names}
+    if not channels_last:
+        moved["test_images"] = moved["test_images"].contiguous()
+        if augment == "none":
+            moved["train_images"] = moved["train_images"].contiguous()
+    return replace(images, **moved)
 
 
 def training_batches(

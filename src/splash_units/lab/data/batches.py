@@ -25,8 +25,9 @@ def batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield (float images in [0, 1], labels) on `device`; the last batch may be smaller.
 
-    `images` are uint8 (N, C, H, W), best already on `device` and channels last, as in a DataSet;
-    otherwise they are brought there once per call. `order` holds the indices to go through, in
+    `images` are uint8 (N, C, H, W), best already on `device` and channels last, as in a DataSet
+    (contiguous, for batches that are neither augmented nor channels last); otherwise they are
+    brought there once per call. `order` holds the indices to go through, in
     their order; None means all, first to last. `augment` is "none", "moderate" or "heavy"; the
     latter two need `fill`, the mean of each channel (`DataSet.mean`), and draw from `generator`,
     a CPU generator (None is torch's global one).
@@ -45,12 +46,14 @@ def batches(
         raise ValueError(
             f"augment={augment!r} needs fill, one value for each of {channels} channels; got {fill}"
         )
-    pixels = images.to(device).permute(0, 2, 3, 1).contiguous()
+    # Without augmentation a batch is a copy of rows in either layout.
+    planes = augment == "none" and not channels_last
+    pixels = images.to(device)
+    pixels = (pixels if planes else pixels.permute(0, 2, 3, 1)).contiguous()
     filling = torch.tensor(list(fill), dtype=torch.float32, device=device)
     augmentation = AUGMENTATIONS[augment](filling, (batch_size, *pixels.shape[1:]))
-    plain = augment == "none"
     return _generate(
-        pixels, labels.to(device), batch_size, order, augmentation, generator, channels_last, plain
+        pixels, labels.to(device), batch_size, order, augmentation, generator, channels_last, planes
     )
 
 
@@ -62,7 +65,7 @@ def _generate(
     augmentation: Augmentation,
     generator: Generator | None,
     channels_last: bool,
-    plain: bool,
+    planes: bool,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     count = len(pixels) if order is None else len(order)
     memory_format = torch.channels_last if channels_last else torch.contiguous_format
@@ -74,13 +77,9 @@ def _generate(
             chosen = order[start:stop].to(pixels.device)
             chosen_pixels = pixels.index_select(0, chosen)
             chosen_labels = labels.index_select(0, chosen)
-        if plain:
-            # Element by element, so bytes can be laid out instead of floats: a quarter of the way.
-            laid_out = chosen_pixels.permute(0, 3, 1, 2).contiguous(memory_format=memory_format)
-            floats = augmentation(laid_out, generator)
-        else:
-            floats = augmentation(chosen_pixels, generator).permute(0, 3, 1, 2)
-            floats = floats.contiguous(memory_format=memory_format)
+        floats = augmentation(chosen_pixels, generator)
+        if not planes:
+            floats = floats.permute(0, 3, 1, 2).contiguous(memory_format=memory_format)
         if not channels_last:
             # One channel is contiguous both ways: the strides must tell torch which is meant.
             floats = floats.flatten(1).view(floats.shape)
