@@ -62,6 +62,8 @@ def test_equal_settings_have_equal_hashes_however_they_are_written():
         {"weight_decay": 0.0},
         {"precision": "bfloat16"},
         {"compile": True},
+        {"source": TrainSpec()},
+        {"take": "weights"},
     ],
     ids=lambda change: next(iter(change)),
 )

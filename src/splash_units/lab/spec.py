@@ -1,8 +1,8 @@
 """What a run is: a frozen, validated record with a hash that names its folder on disk.
 
-`TrainSpec` holds what changes a training's result and nothing else. Device and threads stay out of
-it: they belong to the machine and are recorded beside the result; the experiment is the same. The
-functions below work for any such record, whatever its `kind`.
+A spec holds what changes a result and nothing else. Device and threads stay out of it: they belong
+to the machine and are recorded beside the result; the experiment is the same. `TrainSpec` is a
+training; the others say what is done with trained networks, and hold the trainings they need.
 """
 
 import difflib
@@ -12,7 +12,15 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 # Part of every hash: raise it when a default below or the meaning of a field changes, so that old
 # results are not taken for new ones.
@@ -40,15 +48,22 @@ Name = Annotated[str, Field(min_length=1, max_length=100)]
 Options = Annotated[dict[str, Any], BeforeValidator(_plain_number)]
 
 
-class TrainSpec(BaseModel):
-    """One training: a network with a unit on a data set, from a seed, at a scale.
-
-    None leaves the choice to the network's recipe, or for `epochs` and `fraction` to the scale.
-    """
+class Spec(BaseModel):
+    """What all specs have in common: they don't change, know their fields, and hash by content."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
     )
+
+    def __hash__(self) -> int:
+        return hash(digest(self))
+
+
+class TrainSpec(Spec):
+    """One training: a network with a unit on a data set, from a seed, at a scale.
+
+    None leaves the choice to the network's recipe, or for `epochs` and `fraction` to the scale.
+    """
 
     kind: Literal["train"] = "train"
     model: Name = Field(
@@ -91,9 +106,110 @@ class TrainSpec(BaseModel):
         default="float32", description="the precision: float32, or bfloat16 by autocast"
     )
     compile: bool = Field(default=False, description="use torch.compile")
+    source: "TrainSpec | None" = Field(
+        default=None, description="a training whose shapes or weights this one begins with"
+    )
+    take: Literal["shapes", "weights"] = Field(
+        default="shapes",
+        description="what it takes: every unit's final shape, or all weights, converted",
+    )
 
-    def __hash__(self) -> int:
-        return hash(digest(self))
+
+class AttackSpec(Spec):
+    """One attack on the network of a training, on images drawn from its test set.
+
+    `options` are the attack's own. `choose` draws among the images that the network classifies
+    right, or among all: both readings of the paper.
+    """
+
+    kind: Literal["attack"] = "attack"
+    train: TrainSpec
+    attack: Name
+    options: Options = {}
+    images: int = Field(default=1000, ge=1)
+    choose: Literal["right", "all"] = "right"
+    seed: int = Field(default=0, ge=0, lt=2**63)
+
+
+class TransferSpec(Spec):
+    """One attack on each of several networks, and what its images do to all the others."""
+
+    kind: Literal["transfer"] = "transfer"
+    trains: tuple[TrainSpec, ...] = Field(min_length=2)
+    attack: Name = "pgd"
+    options: Options = {}
+    images: int = Field(default=1000, ge=1)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+
+
+class SeparationSpec(Spec):
+    """How far apart two classes lie in front of a network's softmax, by t-SNE and by numbers.
+
+    The default classes are CIFAR-10's frogs and ships.
+    """
+
+    kind: Literal["separation"] = "separation"
+    train: TrainSpec
+    classes: tuple[int, int] = (6, 8)
+    images_per_class: int = Field(default=100, ge=2)
+    perplexity: float = Field(default=40, gt=0)
+    learning_rate: float = Field(default=30, gt=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+
+
+class UnitChoice(Spec):
+    """A unit of the catalogue with its options, and what a table calls it."""
+
+    label: Name
+    unit: Name
+    options: Options = {}
+
+
+class CostSpec(Spec):
+    """Seconds of a training step of one network with several units, interleaved in one process."""
+
+    kind: Literal["cost"] = "cost"
+    model: Name = "lenet5"
+    data: Name = "digits"
+    units: tuple[UnitChoice, ...] = Field(min_length=2)
+    batch_size: int = Field(default=128, ge=2)
+    rounds: int = Field(default=30, ge=1)
+
+    @model_validator(mode="after")
+    def _begins_with_the_measure(self) -> "CostSpec":
+        if self.units[0].unit != "relu":
+            raise ValueError(
+                f"the first unit is what others are compared with: relu, not {self.units[0].unit}"
+            )
+        return self
+
+
+AnySpec = Annotated[
+    TrainSpec | AttackSpec | TransferSpec | SeparationSpec | CostSpec, Field(discriminator="kind")
+]
+_any_spec: TypeAdapter[Any] = TypeAdapter(AnySpec)
+
+
+def read_spec(values: Mapping[str, Any]) -> "AnySpec":
+    """A spec of any kind from what `model_dump` gave."""
+    try:
+        spec: AnySpec = _any_spec.validate_python(values)
+    except ValidationError as error:
+        raise ValueError(explain(error)) from None
+    return spec
+
+
+def needs(spec: "AnySpec") -> tuple[TrainSpec, ...]:
+    """The trainings that must be done before a spec can be."""
+    match spec:
+        case TrainSpec(source=source):
+            return () if source is None else (source,)
+        case AttackSpec(train=train) | SeparationSpec(train=train):
+            return (train,)
+        case TransferSpec(trains=trains):
+            return trains
+        case _:
+            return ()
 
 
 def canonical_json(spec: BaseModel) -> str:
@@ -162,9 +278,11 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
 def describe(spec: TrainSpec) -> str:
     """A spec in a few words: what it is at first sight, then what departs from the defaults."""
     head = f"{spec.model} · {spec.data} · {spec.unit} · seed {spec.seed} · {spec.scale}"
-    shown = {"kind", "model", "data", "unit", "seed", "scale"}
+    shown = {"kind", "model", "data", "unit", "seed", "scale", "source", "take"}
     extras = spec.model_dump(exclude_defaults=True, exclude=shown)
     parts = [f"{key}={value}" for key, value in _flat(extras)]
+    if spec.source:
+        parts.append(f"{spec.take} of {digest(spec.source)[:8]}")
     return " · ".join([head, *parts])
 
 
