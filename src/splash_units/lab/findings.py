@@ -1,0 +1,153 @@
+"""What was done with trained networks, on disk: attacks, transfers, separations, costs.
+
+A finding is a folder named by its spec's hash, as a run is: an attack's lies in the folder of the
+training it belongs to (`RUN/attacks/HASH`), any other in `analyses/HASH`. It holds `spec.json`,
+`record.json` (where it came from), `result.json` (the numbers) and `tensors.safetensors` (the raw
+rows). While it is being made it lies in `HASH.part` and keeps its finished parts, so that whoever
+goes on computes only what is missing.
+"""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock
+
+from splash_units.lab.durable import (
+    load_tensors,
+    read_json,
+    save_tensors,
+    sync_folder,
+    write_json,
+)
+from splash_units.lab.spec import AnySpec, AttackSpec, TrainSpec, digest, read_spec
+from splash_units.lab.store import ID_LENGTH, Run, Store
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One finding as it lies on disk, for reading."""
+
+    folder: Path
+
+    @property
+    def id(self) -> str:
+        return self.folder.name
+
+    @property
+    def part(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}.part")
+
+    def spec(self) -> AnySpec:
+        """The spec as it was then: names are not looked up, so a plugin need not be there."""
+        return read_spec(read_json(self.folder / "spec.json") or {})
+
+    def result(self) -> dict[str, Any] | None:
+        """The numbers, if there are any that can be read."""
+        return read_json(self.folder / "result.json")
+
+    def record(self) -> dict[str, Any]:
+        return read_json(self.folder / "record.json") or {}
+
+    def tensors(self) -> "dict[str, Tensor]":
+        """The raw rows behind the numbers."""
+        return load_tensors(self.folder / "tensors.safetensors")[1]
+
+    def failure(self) -> str | None:
+        """Why the last try failed, if it did and none has succeeded since."""
+        if self.folder.is_dir():
+            return None
+        return (read_json(self.part / "failure.json") or {}).get("why")
+
+
+class Draft:
+    """A finding that this process holds, for writing."""
+
+    def __init__(self, finding: Finding, spec: AnySpec) -> None:
+        self.finding = finding
+        self.spec = spec
+        self.folder = finding.part
+        if (self.folder / "result.json").is_file():
+            self._publish()  # Killed between the last file and the rename: it is whole.
+
+    def begin(self, record: Mapping[str, Any]) -> None:
+        """Say what is about to be done; the parts of an earlier try stay."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "failure.json").unlink(missing_ok=True)
+        write_json(self.folder / "spec.json", self.spec.model_dump(mode="json"))
+        write_json(self.folder / "record.json", record)
+
+    def keep(self, part: str, tensors: "Mapping[str, Tensor]") -> None:
+        """Write a finished part down, for good."""
+        save_tensors(self.folder / f"part-{part}.safetensors", tensors, {})
+
+    def kept(self, part: str) -> "dict[str, Tensor] | None":
+        """A part that an earlier try finished; None if there is none that can be read."""
+        try:
+            return load_tensors(self.folder / f"part-{part}.safetensors")[1]
+        except (OSError, ValueError):
+            return None
+
+    def fail(self, why: str, traceback: str) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.folder / "failure.json", {"why": why, "traceback": traceback})
+
+    def finish(self, result: Mapping[str, Any], tensors: "Mapping[str, Tensor]") -> None:
+        """Write the result, the numbers last, and give the folder its final name."""
+        save_tensors(self.folder / "tensors.safetensors", tensors, {"spec": digest(self.spec)})
+        write_json(self.folder / "result.json", {"spec": digest(self.spec), **result})
+        self._publish()
+
+    def _publish(self) -> None:
+        for part in self.folder.glob("part-*.safetensors"):
+            part.unlink()
+        shutil.rmtree(self.finding.folder, ignore_errors=True)
+        self.folder.rename(self.finding.folder)
+        sync_folder(self.finding.folder.parent)
+
+
+def finding(store: Store, spec: AnySpec) -> Finding:
+    """The finding of a spec, there or not."""
+    name = digest(spec)[:ID_LENGTH]
+    if isinstance(spec, TrainSpec):
+        raise TypeError("a training is a run of the store, not a finding")
+    if isinstance(spec, AttackSpec):
+        return Finding(store.run(spec.train).whole / "attacks" / name)
+    return Finding(store.root / "analyses" / name)
+
+
+def findings(store: Store) -> list[Finding]:
+    """All finished findings of a store, by name: attacks of every run, then the others."""
+    attacks = [found for run in store.runs() for found in attacks_on(run)]
+    return [*attacks, *_finished(store.root / "analyses")]
+
+
+def attacks_on(run: Run) -> list[Finding]:
+    """The finished attacks on a run's network, by name."""
+    return _finished(run.whole / "attacks")
+
+
+@contextmanager
+def claim(store: Store, spec: AnySpec) -> Iterator[Draft]:
+    """Hold a finding alone among all processes, waiting for another that holds it."""
+    found = finding(store, spec)
+    if isinstance(spec, AttackSpec) and not store.run(spec.train).whole.is_dir():
+        raise ValueError(f"there is no trained network to attack in {store.run(spec.train).whole}")
+    locks = found.folder.parent / ".locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    with FileLock(locks / f"{found.id}.lock", thread_local=False):
+        yield Draft(found, spec)
+
+
+def _finished(folder: Path) -> list[Finding]:
+    if not folder.is_dir():
+        return []
+    names = sorted(p.name for p in folder.iterdir() if not p.name.startswith("."))
+    candidates = (Finding(folder / name) for name in names if not name.endswith(".part"))
+    return [found for found in candidates if found.result() is not None]
