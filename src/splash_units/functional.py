@@ -1,11 +1,11 @@
 """The SPLASH function, and the only place that picks the kernel that computes it.
 
-An ordinary call on a CPU tensor goes to the native kernel. The plain equation serves wherever an
-opaque operator would be in the way: inside ``torch.export``, and on other devices than the CPU
-inside ``torch.compile``, where it fuses; under ``torch.func`` and forward-mode differentiation; for
-second derivatives; and where a kernel can't be had. Compiled for the CPU, a network keeps the
-native operators: what the compiler makes of the equation and of its eight sums takes longer.
-``SPLASH_KERNEL=reference|native`` forces one.
+An ordinary call on a CPU tensor goes to the native kernel, on a CUDA tensor to the Triton kernel.
+The plain equation serves wherever an opaque operator would be in the way: inside ``torch.export``,
+and on other devices than the CPU inside ``torch.compile``, where it fuses; under ``torch.func`` and
+forward-mode differentiation; for second derivatives; and where a kernel can't be had. Compiled for
+the CPU, a network keeps the native operators: what the compiler makes of the equation and of its
+eight sums takes longer. ``SPLASH_KERNEL=reference|native|triton`` forces one.
 """
 
 import os
@@ -20,10 +20,11 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling, is_exporting
 from torch.nn import Parameter
 
-from splash_units.kernels import native, reference
+from splash_units.kernels import native, reference, triton
 from splash_units.kernels.reference import scale_gradient as scale_gradient
 
-KERNELS = ("reference", "native")
+KERNELS = ("reference", "native", "triton")
+Operators = native.Operators | triton.Operators
 
 # os.environ.get takes a microsecond, a third of a small activation; the dict behind it does not.
 _environment = getattr(os.environ, "_data", os.environ)
@@ -55,7 +56,7 @@ def scaled_splash(
     `trailing` is the number of dimensions of x that stand to the right of the slopes' own; it saves
     the modules a reshape of their parameters in every call.
     """
-    if is_compiling() and not is_exporting():
+    if is_compiling() and not is_exporting() and os.environ.get("SPLASH_KERNEL") != "triton":
         _check(x, a_pos, a_neg, hinges, trailing)
         if _serves_graph(x, a_pos) and _is_one_run(a_pos.shape[1:]):
             op: Callable[..., Tensor] = torch.ops.splash_units.splash.default
@@ -136,7 +137,7 @@ def _is_one_run(own: Sequence[int]) -> bool:
     return sum(a != b for a, b in pairwise([False, *sizes, False])) <= 2
 
 
-def _operators_for(x: Tensor) -> native.Operators | None:
+def _operators_for(x: Tensor) -> Operators | None:
     """The kernel's operators for this call, or None for the plain equation."""
     forced = _environment.get(_FORCED)
     if forced is not None:
@@ -149,10 +150,12 @@ def _operators_for(x: Tensor) -> native.Operators | None:
         or _get_tracing_state() is not None
     ):
         return None
-    return native.load() if x.is_cpu else None
+    if x.is_cpu:
+        return native.load()
+    return triton.load() if x.is_cuda else None
 
 
-def _forced_operators(x: Tensor, name: str) -> native.Operators | None:
+def _forced_operators(x: Tensor, name: str) -> Operators | None:
     if name == "reference":
         return None
     if name == "native":
@@ -161,6 +164,10 @@ def _forced_operators(x: Tensor, name: str) -> native.Operators | None:
         if (reason := native.why_not()) is not None:
             raise RuntimeError(f"SPLASH_KERNEL=native, but it can't be had: {reason}")
         return native.load()
+    if name == "triton":
+        if (reason := triton.why_not()) is not None:
+            raise RuntimeError(f"SPLASH_KERNEL=triton, but it can't be had: {reason}")
+        return triton.load()  # which says itself what tensors it serves
     raise ValueError(f"unknown SPLASH_KERNEL {name!r}: choose one of {', '.join(KERNELS)}")
 
 
