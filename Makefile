@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+TRITON := $(VENV)/.triton
 
 .PHONY: quickstart test lint format bench clean
 
@@ -10,7 +11,7 @@ quickstart: $(INSTALLED)
 	$(BIN)/splash quickstart
 
 # One thread a worker: two workers of two threads would fight for the same cores.
-test: lint
+test: lint $(TRITON)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal
 
 lint: $(INSTALLED)
@@ -36,4 +37,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -qq --constraint constraints.txt --editable ".[lab,plot,onnx,dev]"
 # The dash: without a C++ compiler everything still works, only slower.
 	-@$(BIN)/python -m splash_units.kernels.native
+	@touch $@
+
+# For tests of the GPU kernel, in Triton's interpreter; too large a download for a quick start.
+$(TRITON): $(INSTALLED) requirements/triton.txt
+	$(BIN)/python -m pip install -qq --no-deps --requirement requirements/triton.txt
 	@touch $@

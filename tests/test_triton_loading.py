@@ -1,9 +1,12 @@
 """The GPU kernel where there is no triton, no GPU, or both."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from splash_units.kernels import triton as kernel
 from triton_kernel import OPERATORS
@@ -31,10 +34,19 @@ def test_every_kernel_compiles_for_gpus(tmp_path: Path) -> None:
     assert compiled == {f"{name}-{gpu}" for name in KERNELS for gpu in ("cuda", "hip")}
 
 
-def test_without_triton_one_warning_says_what_to_install() -> None:
-    code = """
+WITHOUT = {
+    "no triton": ("sys.modules['triton'] = None", "Install .* triton==3"),
+    "a GPU that runs nothing": ("torch.cuda.is_available = lambda: True", "can't run a kernel"),
+}
+
+
+@pytest.mark.parametrize("cause", WITHOUT)
+def test_where_it_cannot_be_had_one_warning_says_why(cause: str) -> None:
+    fault, explanation = WITHOUT[cause]
+    code = f"""
 import sys, warnings
-sys.modules["triton"] = None
+import torch
+{fault}
 from splash_units.kernels import triton as kernel
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
@@ -46,6 +58,9 @@ assert warning.category is RuntimeWarning
 assert kernel.why_not() in str(warning.message)
 print(kernel.why_not())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
-    assert "triton==" in done.stdout
+    assert re.search(explanation, done.stdout)
