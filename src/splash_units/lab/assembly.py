@@ -1,4 +1,4 @@
-"""From a spec to a network and its optimizer, and all their state by name."""
+"""From a spec or a run to a network and its optimizer, and all their state by name."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +11,7 @@ from splash_units.lab import models
 from splash_units.lab.data import DataSet
 from splash_units.lab.plan import Plan
 from splash_units.lab.spec import TrainSpec, stream_seed
+from splash_units.lab.store import Run
 from splash_units.parameters import SLOPES, parameter_groups
 from splash_units.unit import Splash
 
@@ -37,6 +38,13 @@ def build_network(spec: TrainSpec, arguments: Mapping[str, Any]) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(stream_seed(spec.seed, "start"))
         return models.build(spec.model, unit, **{**arguments, **spec.model_options})
+
+
+def load_network(run: Run) -> nn.Module:
+    """The trained network of a run, in eval mode, without its data set."""
+    network = build_network(run.spec(), run.record()["network_arguments"])
+    network.load_state_dict(run.model())
+    return network.eval()
 
 
 def wants_channels_last(network: nn.Module) -> bool:
