@@ -68,6 +68,7 @@ def test_a_run_is_in_the_works_until_it_is_whole(tmp_path):
     assert store.runs() == [run]
     assert sorted(path.name for path in run.folder.iterdir()) == [
         "history.jsonl",
+        "inputs.safetensors",
         "model.safetensors",
         "record.json",
         "result.json",

@@ -78,11 +78,15 @@ class EpochDone:
 
 @dataclass(frozen=True)
 class Finished:
-    """All epochs are done: the last is the result, the best by test error is told beside it."""
+    """All epochs are done: the last is the result, the best by test error is told beside it.
+
+    `inputs` are histograms of what reaches each SPLASH unit at the end.
+    """
 
     last: Epoch
     best: Epoch
     state: "Mapping[str, Tensor]"
+    inputs: "Mapping[str, Tensor]"
 
 
 @dataclass(frozen=True)

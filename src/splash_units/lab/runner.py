@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from splash_units.lab import plugins
-from splash_units.lab.assembly import build_network
+from splash_units.lab.assembly import load_network as load_network
 from splash_units.lab.events import (
     Checkpoint,
     Diverged,
@@ -21,7 +21,7 @@ from splash_units.lab.events import (
     Started,
 )
 from splash_units.lab.machine import describe_machine, now
-from splash_units.lab.spec import TrainSpec, digest
+from splash_units.lab.spec import TrainSpec, describe, digest
 from splash_units.lab.store import Run, Store, Work
 from splash_units.lab.training import train
 
@@ -79,11 +79,17 @@ def complete(spec: TrainSpec, store: Store, **options: Any) -> Run:
     return store.run(spec)
 
 
-def load_network(run: Run) -> nn.Module:
-    """The trained network of a run, in eval mode, without its data set."""
-    network = build_network(run.spec(), run.record()["network_arguments"])
-    network.load_state_dict(run.model())
-    return network.eval()
+def source_network(spec: TrainSpec, store: Store) -> nn.Module | None:
+    """The trained network that a spec begins with, if it names one; it must be in the store."""
+    if spec.source is None:
+        return None
+    source = store.run(spec.source)
+    result = source.result()
+    if result is None:
+        raise ValueError(f"its source is not there yet: {describe(spec.source)} ({source.whole})")
+    if result["status"] != "done":
+        raise ValueError(f"its source {source.id} {result['status']}: {result.get('why', '')}")
+    return load_network(source)
 
 
 def _record(
@@ -95,7 +101,8 @@ def _record(
     split_seconds: bool,
 ) -> Iterator[Event]:
     """Train and write down every event before it is passed on."""
-    options: dict[str, Any] = {"device": device, "split_seconds": split_seconds}
+    source = source_network(spec, Store(work.run.root))
+    options: dict[str, Any] = {"device": device, "split_seconds": split_seconds, "source": source}
     resume, threads_before, plan_before = _checkpoint(saved)
     used = threads_before if threads is None else threads
     events = train(spec, resume=resume, threads=used, **options)
@@ -124,7 +131,8 @@ def _record(
                 work.append_slopes(event.numbers.epoch, event.slopes)
                 work.save_checkpoint(_state(event.checkpoint, start), event.checkpoint.tensors)
             case Finished() | Diverged():
-                work.finish(_result(spec, start, event), event.state)
+                inputs = event.inputs if isinstance(event, Finished) else {}
+                work.finish(_result(spec, start, event), event.state, inputs)
         yield event
 
 

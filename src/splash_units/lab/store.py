@@ -7,7 +7,8 @@ written aside, flushed to disk and renamed. What a kill, a full disk or a power 
 therefore the steps since the last checkpoint, and nothing else.
 
 Files: `spec.json`, `record.json` (where it came from), `history.jsonl` (a line an epoch),
-`result.json`, `model.safetensors`, `shapes.safetensors` (slopes over time).
+`result.json`, `model.safetensors`, `shapes.safetensors` (slopes over time), `inputs.safetensors`
+(histograms of what reaches the units).
 """
 
 import hashlib
@@ -151,6 +152,13 @@ class Run:
             return load_arrays(self.whole / "shapes.safetensors")
         return decode_slopes(self.part / "slopes.f32", self.record())
 
+    def inputs(self) -> dict[str, Array]:
+        """Histograms of what reached each SPLASH unit at the end; empty if there are none."""
+        try:
+            return load_arrays(self.whole / "inputs.safetensors")
+        except OSError:
+            return {}
+
     def is_held(self) -> bool:
         """Whether a process works on it now."""
         try:
@@ -241,10 +249,16 @@ class Work:
         with suppress(OSError):
             write_json(self.folder / "failure.json", {"why": why, "traceback": traceback})
 
-    def finish(self, result: Mapping[str, Any], model: "Mapping[str, Tensor]") -> None:
+    def finish(
+        self,
+        result: Mapping[str, Any],
+        model: "Mapping[str, Tensor]",
+        inputs: "Mapping[str, Tensor] | None" = None,
+    ) -> None:
         """Write the result's files, the result itself last, and give the folder its final name."""
         record = read_json(self.folder / "record.json") or {}
         shapes = decode_slopes(self.folder / "slopes.f32", record)
+        save_tensors(self.folder / "inputs.safetensors", inputs or {}, {})
         save_arrays(self.folder / "shapes.safetensors", shapes)
         save_tensors(self.folder / "model.safetensors", model, {"spec": digest(self.spec)})
         model_sha256 = hashlib.sha256((self.folder / "model.safetensors").read_bytes()).hexdigest()

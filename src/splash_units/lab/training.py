@@ -42,6 +42,8 @@ from splash_units.lab.events import (
     Progress,
     Started,
 )
+from splash_units.lab.inputs import input_histograms
+from splash_units.lab.inheritance import inherit
 from splash_units.lab.plan import Plan, plan
 from splash_units.lab.process import (
     Clock,
@@ -66,14 +68,23 @@ def train(
     device: str = "auto",
     threads: int | None = None,
     resume: Checkpoint | None = None,
+    source: nn.Module | None = None,
     split_seconds: bool = False,
 ) -> Iterator[Event]:
-    """Train the network of a spec, from its start or from a checkpoint, and yield what happens."""
+    """Train the network of a spec, from its start or from a checkpoint, and yield what happens.
+
+    `source` is the trained network of `spec.source`, if the spec has one.
+    """
+    if (spec.source is None) != (source is None):
+        raise ValueError("a source is needed if, and only if, the spec has one")
     place = pick_device(device)
     threads = pick_threads(threads)
     images = data.load(spec.data)
     planned = plan(spec, len(images.train_labels), len(images.test_labels))
-    network = laid_out(build_network(spec, network_arguments(images)).to(place))
+    network = build_network(spec, network_arguments(images))
+    if source is not None:
+        inherit(network, spec, source)
+    network = laid_out(network.to(place))
     images = resident(images, place, spec.augment, wants_channels_last(network))
     optimizer = build_optimizer(spec, planned, network)
     if resume:
@@ -152,7 +163,7 @@ def train(
 
     assert last, "a plan has at least one epoch"
     assert best, "the last epoch is a candidate"
-    yield Finished(last, best, network.state_dict())
+    yield Finished(last, best, network.state_dict(), what_units_see(network, images, threads))
 
 
 class Tally:
@@ -252,6 +263,17 @@ def evaluate(
         tally.add(loss, logits, y)
     network.train(was_training)
     return tally
+
+
+def what_units_see(network: nn.Module, images: data.DataSet, threads: int) -> dict[str, Tensor]:
+    """Histograms of the units' inputs on some of the test images."""
+    order = part_of(len(images.test_labels), min(TEST_BATCH, len(images.test_labels)))
+    place = images.test_images.device
+    with own_settings(place, threads):
+        x, _ = next(
+            iter(data.batches(images.test_images, images.test_labels, TEST_BATCH, order=order))
+        )
+        return input_histograms(network, x.to(place))
 
 
 def diverged(
