@@ -37,7 +37,19 @@ def build_network(spec: TrainSpec, arguments: Mapping[str, Any]) -> nn.Module:
     unit = catalogue.unit(spec.unit, **spec.unit_options)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(stream_seed(spec.seed, "start"))
-        return models.build(spec.model, unit, **{**arguments, **spec.model_options})
+        options = {**arguments, "fused": not goes_on_as_another(spec), **spec.model_options}
+        return models.build(spec.model, unit, **options)
+
+
+def goes_on_as_another(spec: TrainSpec) -> bool:
+    """Whether a training goes on with the weights of a network that had another unit.
+
+    Then batch norms stay modules of their own, as they are with ReLU: fused with the unit they
+    round differently, and the network would not start with its source's bits.
+    """
+    if spec.source is None or spec.take != "weights":
+        return False
+    return (spec.unit, spec.unit_options) != (spec.source.unit, spec.source.unit_options)
 
 
 def load_network(run: Run) -> nn.Module:

@@ -65,12 +65,14 @@ class Layers:
 
     So two networks of one seed have the same kernels, whatever their units draw for themselves.
     `bias` is about hidden layers, where batch norm makes biases redundant; Keras keeps them.
+    Not `fused`, batch norm and unit are two modules even where the unit offers both in one pass.
     """
 
     unit: Unit
     generator: torch.Generator
     batch_norm: bool = True
     bias: bool = True
+    fused: bool = True
 
     def widened(self, channels: int) -> int:
         """How many channels the layer before a unit must give for the unit to give `channels`."""
@@ -107,7 +109,13 @@ class Layers:
 
     def activation(self, features: int | tuple[int, int, int]) -> nn.Module:
         """Batch norm, then the unit: in one pass where the unit offers it."""
-        return self.unit.with_batch_norm(features) if self.batch_norm else self.unit(features)
+        if not self.batch_norm:
+            return self.unit(features)
+        if self.fused:
+            return self.unit.with_batch_norm(features)
+        norm = nn.BatchNorm1d if isinstance(features, int) else nn.BatchNorm2d
+        channels = features if isinstance(features, int) else features[0]
+        return nn.Sequential(norm(self.widened(channels)), self.unit(features))
 
     def _start(self, layer: AnyLayer) -> AnyLayer:
         layer = layer.to_empty(device="cpu")

@@ -274,6 +274,7 @@ def build(
     batch_norm: bool = True,
     bias: bool = True,
     pad_to: int | None = None,
+    fused: bool = True,
     **options: Any,
 ) -> Network:
     """Build a network by name, with `unit` for every hidden activation.
@@ -281,7 +282,8 @@ def build(
     `mean` and `std` standardise the input, one value a channel. `image_size` (height, width)
     defaults to 28x28 for one channel and 32x32 for three; `pad_to` is the side that smaller images
     are padded to, by default 32 for all but the MLP. `batch_norm=False` and `bias=False` leave
-    out batch norms and the biases of hidden layers. `options` are the network's own.
+    out batch norms and the biases of hidden layers; `fused=False` keeps batch norm and unit apart
+    where the unit offers both in one pass. `options` are the network's own.
 
     The kernels depend on the state of torch's global generator alone, not on the unit.
     """
@@ -297,7 +299,7 @@ def build(
     side = entry.pad_to if pad_to is None else pad_to
     size = (max(image_size[0], side), max(image_size[1], side))
     seed = int(torch.randint(2**62, ()))
-    layers = Layers(unit, torch.Generator().manual_seed(seed), batch_norm, bias)
+    layers = Layers(unit, torch.Generator().manual_seed(seed), batch_norm, bias, fused)
     body, head = entry.builder(
         layers, num_classes=num_classes, in_channels=in_channels, image_size=size, **options
     )
@@ -313,7 +315,7 @@ def _check_options(name: str, builder: Builder, options: dict[str, Any]) -> None
         for key in list(parameters)[1:]
         if key not in ("num_classes", "in_channels", "image_size")
     ]
-    allowed = [*own, "image_size", "batch_norm", "bias", "pad_to"]
+    allowed = [*own, "image_size", "batch_norm", "bias", "pad_to", "fused"]
     for option in options:
         if option not in own:
             raise ValueError(

@@ -114,6 +114,12 @@ class TrainSpec(Spec):
         description="what it takes: every unit's final shape, or all weights, converted",
     )
 
+    @model_validator(mode="after")
+    def _takes_from_somewhere(self) -> "TrainSpec":
+        if self.source is None and self.take != "shapes":
+            raise ValueError(f"take = {self.take!r}: needs a source to take from")
+        return self
+
 
 class AttackSpec(Spec):
     """One attack on the network of a training, on images drawn from its test set.
@@ -259,7 +265,8 @@ def explain(error: ValidationError) -> str:
         if problem["type"] == "extra_forbidden":
             lines.append(unknown("setting", field, TrainSpec.model_fields))
         elif problem["type"] == "value_error":
-            lines.append(f"{field}: {problem['ctx']['error']}")
+            about = f"{field}: " if field else ""  # or it is about several fields at once
+            lines.append(f"{about}{problem['ctx']['error']}")
         else:
             allowed = problem["msg"].removeprefix("Input should be ")
             lines.append(f"{field} = {problem['input']!r}: must be {allowed}")

@@ -52,6 +52,10 @@ def train(
     weight_decay: Annotated[float | None, typer.Option(help=_help("weight_decay"))] = None,
     precision: Annotated[str | None, typer.Option(help=_help("precision"))] = None,
     compile: Annotated[bool | None, typer.Option(help=_help("compile"))] = None,
+    source: Annotated[
+        str | None, typer.Option(metavar="RUN", help=f"{_help('source')} See splash status.")
+    ] = None,
+    take: Annotated[str | None, typer.Option(help=_help("take"))] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -84,9 +88,10 @@ def train(
     Example: splash train --model lenet5 --data cifar-10 --unit splash --seed 0
     """
     given = {name: value for name, value in locals().items() if name in _FIELDS}
-    with user_errors():
-        spec = train_spec(spec_values(given, settings or []))
     runs = Store(store)
+    with user_errors():
+        given["source"] = runs.find(source).spec() if source else None
+        spec = train_spec(spec_values(given, settings or []))
     out.print(f"[bold]{describe(spec)}[/bold]")
     options = {"device": device, "threads": threads, "again": not resume}
     run = _follow(spec, runs, {**options, "split_seconds": timing})
