@@ -42,8 +42,8 @@ from splash_units.lab.events import (
     Progress,
     Started,
 )
-from splash_units.lab.inputs import input_histograms
 from splash_units.lab.inheritance import inherit
+from splash_units.lab.inputs import input_histograms
 from splash_units.lab.plan import Plan, plan
 from splash_units.lab.process import (
     Clock,
@@ -85,7 +85,7 @@ def train(
     if source is not None:
         inherit(network, spec, source)
     network = laid_out(network.to(place))
-    images = resident(images, place, spec.augment, wants_channels_last(network))
+    images = resident(images, place, wants_channels_last(network))
     optimizer = build_optimizer(spec, planned, network)
     if resume:
         restore(network, optimizer, resume.tensors)
@@ -189,9 +189,7 @@ class Tally:
         return int(self._wrong.item()) / max(1, self.images)
 
 
-def resident(
-    images: data.DataSet, place: torch.device, augment: str, channels_last: bool
-) -> data.DataSet:
+def resident(images: data.DataSet, place: torch.device, channels_last: bool) -> data.DataSet:
     """The data set on the device, whole, laid out as its batches will be.
 
     As bytes it fits, and no step waits for it.
@@ -199,9 +197,8 @@ def resident(
     names = ("train_images", "train_labels", "test_images", "test_labels")
     moved = {name: getattr(images, name).to(place) for name in names}
     if not channels_last:
-        moved["test_images"] = moved["test_images"].contiguous()
-        if augment == "none":
-            moved["train_images"] = moved["train_images"].contiguous()
+        for name in ("train_images", "test_images"):
+            moved[name] = moved[name].contiguous()
     return replace(images, **moved)
 
 
