@@ -53,6 +53,8 @@ def test_comparisons_are_scipys(a, b):
     found = compare(by_seed(a), by_seed(b))
     assert found.welch_p == pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue)
     assert found.student_p == pytest.approx(stats.ttest_ind(a, b).pvalue)
+    between = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
+    assert found.interval == pytest.approx((between.low, between.high))
     assert found.difference == pytest.approx(sum(a) / len(a) - sum(b) / len(b), abs=1e-9)
     assert (found.n_a, found.n_b) == (len(a), len(b))
 

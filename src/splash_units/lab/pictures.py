@@ -60,7 +60,7 @@ def evolutions(run: Run, most_times: int = MOST_TIMES) -> list[Evolution]:
     else:
         curves = _module_curves(run, layers)
     times = shapes["time"][chosen]
-    return [Evolution(_short(layer), times, curve) for layer, curve in curves.items()]
+    return [Evolution(short_name(layer), times, curve) for layer, curve in curves.items()]
 
 
 def _splash_curves(slopes: Mapping[str, Tensor], hinges: Tensor) -> Array:
@@ -117,7 +117,7 @@ def _spread(count: int, most: int) -> list[int]:
     return sorted({round(i) for i in np.linspace(0, count - 1, min(count, most))})
 
 
-def _short(layer: str) -> str:
+def short_name(layer: str) -> str:
     """A layer's name without what every layer's has: body.unit1.1 is unit1."""
     parts = [part for part in layer.split(".") if not part.isdigit() and part != "body"]
     return ".".join(parts)

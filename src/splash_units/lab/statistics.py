@@ -42,8 +42,9 @@ class Summary:
 class Comparison:
     """Group a against group b; what cannot be computed is None, and `why_not` says why.
 
-    `difference` is mean a − mean b. `effect_size` is Hedges' g, the difference in pooled deviations
-    with the correction for small samples. `paired_p` needs two seeds that both groups have.
+    `difference` is mean a − mean b, `interval` its 95 % interval by Welch. `effect_size` is Hedges'
+    g, the difference in pooled deviations with the correction for small samples. `paired_p` needs
+    two seeds that both groups have.
     """
 
     difference: float
@@ -54,6 +55,7 @@ class Comparison:
     paired_p: float | None = None
     effect_size: float | None = None
     seeds_needed: int | None = None
+    interval: tuple[float, float] | None = None
     why_not: str = ""
 
 
@@ -99,6 +101,7 @@ def compare_summaries(a: Summary, b: Summary, *, paired_p: float | None = None) 
         paired_p=paired_p,
         effect_size=cohen * _small_sample_correction(freedom),
         seeds_needed=seeds_needed(cohen),
+        interval=_welch_interval(difference, a.std**2 / a.n, a.n, b.std**2 / b.n, b.n),
     )
 
 
@@ -168,9 +171,20 @@ def two_sided(t: float, freedom: float) -> float:
 
 def _welch(difference: float, error_a: float, n_a: int, error_b: float, n_b: int) -> float:
     """`error` is the squared standard error of a group's mean."""
-    both = error_a + error_b
-    freedom = both**2 / (error_a**2 / (n_a - 1) + error_b**2 / (n_b - 1))
-    return two_sided(difference / math.sqrt(both), freedom)
+    freedom = _welch_freedom(error_a, n_a, error_b, n_b)
+    return two_sided(difference / math.sqrt(error_a + error_b), freedom)
+
+
+def _welch_interval(
+    difference: float, error_a: float, n_a: int, error_b: float, n_b: int
+) -> tuple[float, float]:
+    quantile = _t_quantile(_welch_freedom(error_a, n_a, error_b, n_b), (1 + CONFIDENCE) / 2)
+    half = quantile * math.sqrt(error_a + error_b)
+    return difference - half, difference + half
+
+
+def _welch_freedom(error_a: float, n_a: int, error_b: float, n_b: int) -> float:
+    return (error_a + error_b) ** 2 / (error_a**2 / (n_a - 1) + error_b**2 / (n_b - 1))
 
 
 def _small_sample_correction(freedom: int) -> float:
