@@ -1,0 +1,73 @@
+"""The paper's experiments as declarations: which runs, which tables, which figures.
+
+A study says what is to be run and shown and runs nothing. `load` knows them by name.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from splash_units.lab.spec import AnySpec, Scale, unknown
+from splash_units.lab.studies import (
+    ablation,
+    accuracy,
+    attacked,
+    cost,
+    evolution,
+    family,
+    finetune,
+    hinges,
+    initialisation,
+    separation,
+    verdict,
+)
+from splash_units.lab.studies.study import SCALES as SCALES
+from splash_units.lab.studies.study import Study as Study
+from splash_units.lab.studies.study import data_of as data_of
+from splash_units.lab.studies.study import stand_in as stand_in
+
+_OF_THE_PAPER = (
+    accuracy.STUDY,
+    cost.STUDY,
+    hinges.STUDY,
+    initialisation.STUDY,
+    evolution.STUDY,
+    ablation.STUDY,
+    attacked.PIXELS_STUDY,
+    attacked.BOUNDARY_STUDY,
+    attacked.FGSM_STUDY,
+    attacked.CW_STUDY,
+    separation.STUDY,
+    family.STUDY,
+    verdict.STUDY,
+    finetune.STUDY,
+)
+
+
+def _declare_all(scale: Scale, seed: int) -> Iterator[AnySpec]:
+    for study in _OF_THE_PAPER:
+        yield from study.declare(scale, seed)
+
+
+PAPER = Study(
+    name="paper",
+    title="Every experiment of the paper, and two beyond it",
+    text="\n".join(
+        (
+            "Every study there is, each run once however many need it:\n",
+            *(f"- `{study.name}`: {study.title}." for study in _OF_THE_PAPER),
+            "\nTake a part with --only, and ask first what it costs:\n",
+            "    splash run paper --scale short --only model=lenet5 --dry-run",
+        )
+    ),
+    declare=_declare_all,
+    tables=tuple(table for study in _OF_THE_PAPER for table in study.tables),
+    figures=tuple(figure for study in _OF_THE_PAPER for figure in study.figures),
+)
+STUDIES: Mapping[str, Study] = {study.name: study for study in (*_OF_THE_PAPER, PAPER)}
+NAMES = tuple(STUDIES)
+
+
+def load(name: str) -> Study:
+    """A study by its name."""
+    if name not in STUDIES:
+        raise ValueError(unknown("study", name, NAMES))
+    return STUDIES[name]
