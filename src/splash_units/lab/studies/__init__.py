@@ -1,9 +1,11 @@
 """The paper's experiments as declarations: which runs, which tables, which figures.
 
-A study says what is to be run and shown and runs nothing. `load` knows them by name.
+A study says what is to be run and shown and runs nothing. `load` knows those of the paper by name
+and reads others from TOML files.
 """
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from splash_units.lab.spec import AnySpec, Scale, unknown
 from splash_units.lab.studies import (
@@ -66,8 +68,12 @@ STUDIES: Mapping[str, Study] = {study.name: study for study in (*_OF_THE_PAPER, 
 NAMES = tuple(STUDIES)
 
 
-def load(name: str) -> Study:
-    """A study by its name."""
-    if name not in STUDIES:
-        raise ValueError(unknown("study", name, NAMES))
-    return STUDIES[name]
+def load(name_or_path: str | Path) -> Study:
+    """A study by its name, or from a TOML file (a name that ends so, or a Path)."""
+    if isinstance(name_or_path, Path) or name_or_path.endswith(".toml"):
+        from splash_units.lab.studies.files import read_study
+
+        return read_study(Path(name_or_path))
+    if name_or_path not in STUDIES:
+        raise ValueError(f"{unknown('study', name_or_path, NAMES)} (or a file that ends in .toml)")
+    return STUDIES[name_or_path]
