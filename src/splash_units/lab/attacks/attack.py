@@ -5,6 +5,7 @@ afresh.
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,9 +14,10 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from splash_units.lab.attacks.frozen import Model, frozen
 from splash_units.lab.attacks.streams import streams
 from splash_units.lab.attacks.threat import Budget, Outcome, check_images, distances, whole
-from splash_units.lab.attacks.victim import Model, Victim, frozen
+from splash_units.lab.attacks.victim import Victim
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -52,7 +54,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Attack:
+class Attack(ABC):
     """An attack: settings in the constructor, network and images in the call.
 
     A subclass says what it may do (`budget`) and how it does it (`perturb`).
@@ -67,13 +69,13 @@ class Attack:
         return False
 
     @property
+    @abstractmethod
     def budget(self) -> Budget | None:
         """How far the attack may go; None for one that looks for the nearest wrong answer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def perturb(self, victim: Victim, task: Task) -> Tensor:
         """Adversarial images for the task, or the best attempt at them."""
-        raise NotImplementedError
 
     def __call__(
         self,
@@ -84,14 +86,15 @@ class Attack:
         seed: int = 0,
         chunk_size: int = 512,
         width: int = 128,
-        progress: bool | Progress = False,
+        progress: bool | Progress | Ticker = False,
     ) -> Outcome:
         """Attack all images and return the outcome, one row an image.
 
         `chunk_size` images are worked on together, which bounds the memory and changes no result.
         `width` images are shown to the network at once; it is the one setting besides `seed` that
         results depend on, in their last bits, because the network's arithmetic does. `progress`
-        draws a bar on a terminal, or a task in a `rich.progress.Progress` of yours.
+        draws a bar on a terminal, or a task in a `rich.progress.Progress` of yours, or tells a
+        `Ticker` of yours.
         """
         chunks = self.chunks(
             model,
@@ -113,7 +116,7 @@ class Attack:
         seed: int = 0,
         chunk_size: int = 512,
         width: int = 128,
-        progress: bool | Progress = False,
+        progress: bool | Progress | Ticker = False,
     ) -> Iterator[Outcome]:
         """The same, chunk by chunk, so that an interrupted caller keeps what was finished.
 
@@ -133,7 +136,7 @@ class Attack:
                     outcome = self._chunk(model, images[chunk], labels[chunk], seed, width, ticker)
                 yield outcome
 
-    def check(self, images: Tensor) -> None:
+    def check(self, images: Tensor) -> None:  # noqa: B027 (most attacks fit all images)
         """Refuse images this attack's settings do not fit."""
 
     def _chunk(
@@ -202,20 +205,23 @@ class _Bar:
 
 
 @contextmanager
-def ticking(description: str, total: int, progress: bool | Progress) -> Iterator[Ticker]:
-    """Show how many images are decided: in the caller's bars, on a terminal of our own, or not at
-    all.
+def ticking(description: str, total: int, progress: bool | Progress | Ticker) -> Iterator[Ticker]:
+    """Show how many images are decided: to the caller's ticker or bars, on a terminal of our own,
+    or not at all.
     """
     if progress is False or (progress is True and not sys.stderr.isatty()):
         yield Silence()
-    elif progress is True:
-        from rich.console import Console
-        from rich.progress import Progress as Bars
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bars
 
+    if progress is True:
         with Bars(console=Console(stderr=True), transient=True) as bars:
             yield _Bar(bars, description, total)
-    else:
+    elif isinstance(progress, Bars):
         yield _Bar(progress, description, total)
+    else:
+        yield progress
 
 
 def fooled_when_rounded(model: Model, outcome: Outcome, *, width: int = 128) -> Tensor:

@@ -23,6 +23,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, fx, nn
 
+from splash_units.lab.attacks.frozen import Model
 from splash_units.lab.attacks.operations import (
     LeafTracer,
     Values,
@@ -33,7 +34,6 @@ from splash_units.lab.attacks.operations import (
     takes_shuffled,
 )
 from splash_units.lab.attacks.reach import Changes, Reach, Site, Variants
-from splash_units.lab.attacks.victim import Model
 
 WORTHWHILE = 0.75
 """Boxes are computed alone as long as they amount to no more of the image than this."""

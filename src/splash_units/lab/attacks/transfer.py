@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from splash_units.lab.attacks.attack import Attack, Task
+from splash_units.lab.attacks.frozen import Model
 from splash_units.lab.attacks.threat import Outcome
-from splash_units.lab.attacks.victim import Model, Victim
+from splash_units.lab.attacks.victim import Victim
 
 
 @dataclass(frozen=True)

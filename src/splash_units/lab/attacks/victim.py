@@ -9,41 +9,14 @@ filled up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
+from splash_units.lab.attacks.frozen import Model
 from splash_units.lab.attacks.threat import check_labels
-
-Model = Callable[[Tensor], Tensor]
-"""Any callable that takes images in [0, 1], shape (N, C, H, W), to logits, shape (N, classes)."""
-
-
-@contextmanager
-def frozen(model: Model) -> Iterator[None]:
-    """Put a module in eval mode without gradients for its weights, then restore it exactly.
-
-    Weights that ask for gradients cost a backward pass up to 1.6 times its price. A callable that
-    is not a module is left alone.
-    """
-    if not isinstance(model, nn.Module):
-        yield
-        return
-    modes = [(module, module.training) for module in model.modules()]
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    try:
-        model.eval()
-        for parameter in trainable:
-            parameter.requires_grad_(False)
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-        for parameter in trainable:
-            parameter.requires_grad_(True)
 
 
 class Victim:

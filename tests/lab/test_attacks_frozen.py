@@ -1,0 +1,117 @@
+"""The layers of a frozen network against torch's own."""
+
+import pytest
+import torch
+from attack_models import digits
+from torch import nn
+
+from splash_units.lab.attacks.frozen import cheaper_layers, frozen
+
+LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+
+
+def values(shape, layout="contiguous"):
+    """Values with many ties, on which a pool must agree with torch whom to send the gradient."""
+    numbers = torch.randint(-2, 3, shape, generator=torch.Generator().manual_seed(0)).float()
+    return numbers.contiguous(memory_format=LAYOUTS[layout]) if len(shape) == 4 else numbers
+
+
+def both_passes(layer, x):
+    x = x.clone(memory_format=torch.preserve_format).requires_grad_(True)
+    y = layer(x)
+    upstream = torch.randn(y.shape, generator=torch.Generator().manual_seed(1))
+    return y.detach(), torch.autograd.grad(y, x, upstream)[0]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", [(3, 5, 8, 8), (2, 1, 2, 6), (2, 3, 7, 8)])
+def test_a_pool_is_torchs_bit_for_bit(shape, layout):
+    pool, x = nn.MaxPool2d(2, 2, ceil_mode=True), values(shape, layout)
+    expected, expected_gradient = both_passes(pool, x)
+    with frozen(pool):
+        assert "forward" in vars(pool)
+        found, gradient = both_passes(pool, x)
+        with torch.no_grad():
+            assert torch.equal(pool(x), expected)
+    assert torch.equal(found, expected)
+    assert torch.equal(gradient, expected_gradient)
+
+
+def test_a_pool_passes_nan_on():
+    x = values((2, 3, 4, 4))
+    x[0, 0, 1, 1] = torch.nan
+    pool = nn.MaxPool2d(2)
+    with frozen(pool), torch.no_grad():
+        assert pool(x).isnan().sum() == 1
+
+
+OTHER_POOLS = {
+    "three by three": nn.MaxPool2d(3, 2),
+    "overlapping": nn.MaxPool2d(2, 1),
+    "padded": nn.MaxPool2d(2, padding=1),
+    "dilated": nn.MaxPool2d(2, dilation=2),
+    "with indices": nn.MaxPool2d(2, return_indices=True),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_POOLS)
+def test_other_pools_are_left_alone(name):
+    assert not list(cheaper_layers(OTHER_POOLS[name]))
+
+
+NORMS = {
+    "maps": (nn.BatchNorm2d(5), (4, 5, 6, 6)),
+    "rows": (nn.BatchNorm1d(5), (4, 5)),
+    "sequences": (nn.BatchNorm1d(5), (4, 5, 7)),
+    "without weights": (nn.BatchNorm2d(5, affine=False), (4, 5, 6, 6)),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_batch_norm_has_torchs_values_and_gradient(name):
+    norm, shape = NORMS[name]
+    norm.eval()
+    generator = torch.Generator().manual_seed(0)
+    for tensor in norm.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.uniform_(0.5, 2, generator=generator)
+    expected, expected_gradient = both_passes(norm, values(shape))
+    with frozen(norm):
+        found, gradient = both_passes(norm, values(shape))
+    assert torch.equal(found, expected)
+    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-6, atol=1e-7)
+
+
+def test_batch_norm_without_statistics_is_left_alone():
+    assert not list(cheaper_layers(nn.BatchNorm2d(3, track_running_stats=False)))
+
+
+def test_a_network_gives_the_same_logits_and_is_left_as_it_was():
+    network, images, _ = digits()
+    network.train()
+    plain = {name: dict(vars(module)) for name, module in network.named_modules()}
+    try:
+        with frozen(network), torch.no_grad():
+            found = network(images)
+            with frozen(network):  # an attack within an attack must not undo the outer one
+                pass
+            assert sum("forward" in vars(module) for module in network) == 3
+        assert {name: dict(vars(module)) for name, module in network.named_modules()} == plain
+        with torch.no_grad():
+            assert torch.equal(network.eval()(images), found)
+    finally:
+        network.eval()
+
+
+def test_what_somebody_replaced_stays_replaced():
+    pool = nn.MaxPool2d(2)
+    pool.forward = mine = lambda x: x
+    with frozen(pool):
+        assert pool.forward is mine
+    assert pool.forward is mine
+
+
+def test_a_compiled_network_keeps_what_was_compiled():
+    compiled = nn.Module()  # torch.compile wraps a network like this
+    compiled._orig_mod = nn.Sequential(nn.MaxPool2d(2))
+    assert not list(cheaper_layers(compiled))
