@@ -31,7 +31,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
 
-    pixels = torch.randint(0, 256, (IMAGES, 32, 32, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
+    pixels = torch.randint(0, 256, (IMAGES, 3, 32, 32), dtype=torch.uint8)
     labels = torch.randint(0, 10, (IMAGES,))
     step = training_step(arguments.unit)
     feeds = {name: endless_batches(pixels, labels, name) for name in data.AUGMENTATIONS}
@@ -54,9 +54,8 @@ def main() -> None:
 
 
 def training_step(unit: str):
-    """Forward, backward and an SGD step, as in the recipe of LeNet5."""
+    """Forward, backward and an SGD step, as in the recipe of LeNet5; it is faster contiguous."""
     network = models.build("lenet5", catalogue.unit(unit), mean=MEAN, std=STD)
-    network = network.to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(
         network.parameters(), lr=0.01, momentum=0.9, nesterov=True, fused=True
     )
@@ -76,7 +75,14 @@ def endless_batches(pixels: torch.Tensor, labels: torch.Tensor, augment: str):
     while True:
         order = torch.randperm(len(labels), generator=generator)
         yield from data.batches(
-            pixels, labels, BATCH, order=order, augment=augment, generator=generator, fill=MEAN
+            pixels,
+            labels,
+            BATCH,
+            order=order,
+            augment=augment,
+            generator=generator,
+            fill=MEAN,
+            channels_last=False,
         )
 
 

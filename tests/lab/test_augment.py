@@ -32,15 +32,25 @@ def slow_flip_and_shift(
     return result
 
 
+def flip_and_shift(pixels, flipped, down, right, fill, planes, margin):
+    """Of (B, H, W, C), through either layout of a batch."""
+    batch = pixels.movedim(3, 1).unsqueeze(4) if planes else pixels.unsqueeze(1)
+    batch = batch.contiguous()
+    filling = fill.view(-1, 1, 1, 1) if planes else fill.view(1, 1, 1, -1)
+    canvas = augment.filled_canvas(filling, batch.shape, margin)
+    result = augment.flip_and_shift(batch, flipped, down, right, canvas)
+    return result.squeeze(4).movedim(1, 3) if planes else result.squeeze(1)
+
+
+@pytest.mark.parametrize("planes", [True, False])
 @pytest.mark.parametrize(("height", "width", "channels"), [(7, 9, 3), (8, 8, 1), (4, 3, 3)])
-def test_flips_and_shifts_are_those_of_the_reference(height, width, channels):
+def test_flips_and_shifts_are_those_of_the_reference(height, width, channels, planes):
     generator = torch.Generator().manual_seed(2)
     pixels = random_pixels(40, height, width, channels)
     flipped = torch.rand(40, generator=generator) < 0.5
     down, right = torch.randint(-5, 6, (2, 40), generator=generator)
     fill = FILL[:channels]
-    canvas = augment.filled_canvas(fill, pixels.shape, margin=5)
-    result = augment.flip_and_shift(pixels, flipped, down, right, canvas)
+    result = flip_and_shift(pixels, flipped, down, right, fill, planes, margin=5)
     for i in range(40):
         slow = slow_flip_and_shift(pixels[i], bool(flipped[i]), int(down[i]), int(right[i]), fill)
         assert torch.equal(result[i], slow)
@@ -50,25 +60,27 @@ def test_flips_and_shifts_are_those_of_the_reference(height, width, channels):
 def test_all_or_none_may_be_flipped(flip):
     pixels = random_pixels(3, 5, 5)
     still = torch.zeros(3, dtype=torch.int64)
-    canvas = augment.filled_canvas(FILL, pixels.shape, margin=2)
-    result = augment.flip_and_shift(pixels, torch.full((3,), flip), still, still, canvas)
+    all_or_none = torch.full((3,), flip)
+    result = flip_and_shift(pixels, all_or_none, still, still, FILL, planes=False, margin=2)
     assert torch.equal(result, (pixels.flip(2) if flip else pixels) / 255)
 
 
-def test_a_smaller_last_batch_uses_the_same_canvas():
-    pixels = random_pixels(8, 6, 6)
-    augmentation = augment.moderate(FILL, pixels.shape)
+@pytest.mark.parametrize("name", ["moderate", "heavy"])
+def test_a_smaller_last_batch_uses_the_same_canvas(name):
+    pixels = random_pixels(8, 6, 6).unsqueeze(1)
+    make = augment.AUGMENTATIONS[name]
+    augmentation = make(FILL, pixels.shape)
     augmentation(pixels, torch.Generator().manual_seed(0))
     after = augmentation(pixels[:3], torch.Generator().manual_seed(5))
-    fresh = augment.moderate(FILL, (3, 6, 6, 3))(pixels[:3], torch.Generator().manual_seed(5))
+    fresh = make(FILL, pixels[:3].shape)(pixels[:3], torch.Generator().manual_seed(5))
     assert torch.equal(after, fresh)
 
 
 def test_moderate_draws_every_shift_and_each_axis_and_image_alone():
     count = 4000
     # One bright pixel in the middle tells where an image went; a brighter one beside it, which way.
-    pixels = torch.zeros(count, 21, 21, 1, dtype=torch.uint8)
-    pixels[:, 10, 10], pixels[:, 10, 11] = 100, 200
+    pixels = torch.zeros(count, 1, 21, 21, 1, dtype=torch.uint8)
+    pixels[:, :, 10, 10], pixels[:, :, 10, 11] = 100, 200
     moved = augment.moderate(torch.zeros(1), pixels.shape)(pixels, torch.Generator().manual_seed(0))
     at = moved.view(count, -1).mul(255).round().eq(100).nonzero()[:, 1]
     brighter = moved.view(count, -1).mul(255).round().eq(200).nonzero()[:, 1]
@@ -128,7 +140,9 @@ def test_warps_are_those_of_the_reference():
     angle, scale, down, right = angle - 0.5, scale + 0.6, 6 * down - 3, 6 * right - 3
     flipped = torch.tensor([True, False] * 3)
     fill = FILL.double()
-    result = augment.warp(images, flipped, angle, scale, down, right, fill)
+    framed = fill.view(3, 1, 1).repeat(6, 1, 11, 9)
+    framed[:, :, 1:-1, 1:-1] = images
+    result = augment.warp(framed, flipped, angle, scale, down, right)
     for i in range(6):
         slow = slow_warp(
             images[i], bool(flipped[i]), float(angle[i]), float(scale[i]), float(down[i]),
@@ -207,10 +221,11 @@ def test_grey_images_keep_to_brightness_and_contrast():
 @pytest.mark.parametrize("channels", [1, 3])
 def test_heavy_stays_within_its_ranges(channels):
     """Corners of what is allowed: nothing leaves [0, 1], and a constant image shows its fill."""
-    pixels = torch.full((500, 16, 16, channels), 128, dtype=torch.uint8)
+    pixels = torch.full((500, 1, 16, 16, channels), 128, dtype=torch.uint8)
     fill = torch.zeros(channels)
     result = augment.heavy(fill, pixels.shape)(pixels, torch.Generator().manual_seed(0))
     assert result.shape == pixels.shape
+    result = result.squeeze(1)
     assert result.min() >= 0
     assert result.max() <= 1
     # The centre of a constant image keeps its colour: brightness alone changes it, by at most 20 %.
@@ -223,7 +238,7 @@ def test_heavy_stays_within_its_ranges(channels):
 
 @pytest.mark.parametrize("name", list(augment.AUGMENTATIONS))
 def test_a_seed_fixes_everything_and_nothing_else_matters(name):
-    pixels = random_pixels(6, 8, 8)
+    pixels = random_pixels(6, 8, 8).unsqueeze(1)
     augmentation = augment.AUGMENTATIONS[name](FILL, pixels.shape)
     before, state = pixels.clone(), torch.get_rng_state()
     one = augmentation(pixels, torch.Generator().manual_seed(7))

@@ -33,13 +33,17 @@ def test_batches_follow_the_order_and_keep_the_last(order, channels, channels_la
 @pytest.mark.parametrize("augment", list(data.AUGMENTATIONS))
 def test_another_memory_layout_gives_the_same_batches(augment):
     images, labels = resident(10)
-    seeded = [torch.Generator().manual_seed(3) for _ in range(2)]
-    one = data.batches(images, labels, 4, augment=augment, generator=seeded[0], fill=MEAN)
-    two = data.batches(
-        images.contiguous(), labels, 4, augment=augment, generator=seeded[1], fill=MEAN
-    )
-    for (x, _), (x_again, _) in zip(one, two, strict=True):
-        assert torch.equal(x, x_again)
+
+    def made(images: torch.Tensor, channels_last: bool) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(3)
+        options = {"augment": augment, "generator": generator, "fill": MEAN}
+        batches = data.batches(images, labels, 4, channels_last=channels_last, **options)
+        return torch.cat([x for x, _ in batches])
+
+    expected = made(images, True)
+    assert torch.equal(made(images.contiguous(), True), expected)
+    assert torch.equal(made(images, False), expected)
+    assert torch.equal(made(images.contiguous(), False), expected)
 
 
 def test_what_moves_in_is_zero_after_the_network_s_standardisation():

@@ -6,8 +6,11 @@ none: flip, rotation, scale and shift with bilinear sampling, and colour jitter.
 
 What moves in from outside an image is the channel's mean, which the networks' standardisation
 turns into zero. All randomness comes from one CPU generator in a few draws per batch, so that a
-seed fixes it on every device. Batches are (B, H, W, C) here: a row is then contiguous, which makes
-a shift a copy.
+seed fixes it on every device.
+
+Batches are (B, P, H, W, K) here: P planes of pixels that have K values side by side, which is
+(C, 1) for images that are contiguous and (1, C) for those with channels last. A row lies together
+in both, which makes a shift a copy, and no batch has to change its layout.
 """
 
 from __future__ import annotations
@@ -34,19 +37,20 @@ TURN = (
 )
 
 
-# An augmentation turns pixels (B, H, W, C) into floats. It is made for one fill and for batches of
-# one shape, the last of which may be smaller.
+# An augmentation turns pixels (B, P, H, W, K) into floats. It is made for one fill, a value a
+# channel, and for batches of one shape, the last of which may be smaller.
 Augmentation = Callable[[Tensor, Generator | None], Tensor]
 
 
 def none(fill: Tensor, shape: tuple[int, ...]) -> Augmentation:
     """Only the conversion to [0, 1]."""
-    return lambda pixels, generator: pixels.div(255)
+    return lambda pixels, generator: pixels.to(torch.float32).div_(255)
 
 
 def moderate(fill: Tensor, shape: tuple[int, ...]) -> Augmentation:
     """Random flips and whole-pixel shifts."""
-    canvas = filled_canvas(fill, shape, MAX_SHIFT)
+    _, planes, _, _, values = shape
+    canvas = filled_canvas(fill.view(planes, 1, 1, values), shape, MAX_SHIFT)
 
     def augment(pixels: Tensor, generator: Generator | None) -> Tensor:
         flipped = torch.rand(len(pixels), generator=generator) < 0.5
@@ -58,31 +62,38 @@ def moderate(fill: Tensor, shape: tuple[int, ...]) -> Augmentation:
 
 def heavy(fill: Tensor, shape: tuple[int, ...]) -> Augmentation:
     """Random flips, rotations, scales, shifts and colours."""
+    count, planes, height, width, values = shape
+    channels = planes * values
+    canvas = filled_canvas(
+        fill.view(channels, 1, 1, 1), (count, channels, height, width, 1), margin=1
+    ).squeeze(-1)
 
     def augment(pixels: Tensor, generator: Generator | None) -> Tensor:
         flipped = torch.rand(len(pixels), generator=generator) < 0.5
         angle, scale, down, right, brightness, contrast, saturation, hue = (
             2 * torch.rand(8, len(pixels), generator=generator) - 1
         )
-        images = pixels.permute(0, 3, 1, 2).contiguous().div(255)
+        images = pixels.movedim(4, 2).reshape(-1, channels, height, width)
+        images = images.to(torch.float32, memory_format=torch.contiguous_format)
+        framed = canvas[: len(pixels)]
         # Colours first, so that the fill stays the plain mean.
-        recoloured = recolour(
+        recolour(
             images,
-            1 + MAX_JITTER * brightness,
+            (1 + MAX_JITTER * brightness) / 255,
             1 + MAX_JITTER * contrast,
             1 + MAX_JITTER * saturation,
             2 * math.pi * MAX_HUE * hue,
+            out=framed[:, :, 1:-1, 1:-1],
         )
         warped = warp(
-            recoloured,
+            framed,
             flipped,
             MAX_ROTATION * angle,
             1 + MAX_RESCALING * scale,
             MAX_SHIFT * down,
             MAX_SHIFT * right,
-            fill,
         )
-        return warped.permute(0, 2, 3, 1).contiguous()
+        return warped.view(-1, planes, values, height, width).movedim(2, 4)
 
     return augment
 
@@ -95,9 +106,9 @@ AUGMENTATIONS: dict[str, Callable[[Tensor, tuple[int, ...]], Augmentation]] = {
 
 
 def filled_canvas(fill: Tensor, shape: tuple[int, ...], margin: int) -> Tensor:
-    """Room for a batch of `shape` (B, H, W, C) with a margin, all of it the fill."""
-    count, height, width, channels = shape
-    canvas = fill.new_empty(count, height + 2 * margin, width + 2 * margin, channels)
+    """Room for a batch of `shape` (B, P, H, W, K) with a margin, all of it the fill."""
+    count, planes, height, width, values = shape
+    canvas = fill.new_empty(count, planes, height + 2 * margin, width + 2 * margin, values)
     return canvas.copy_(fill)
 
 
@@ -109,30 +120,37 @@ def flip_and_shift(
     `canvas` is a workspace from `filled_canvas`: its margin, never written to, is what moves in. A
     new one for every batch would be a pass over more memory than the batch itself has.
     """
-    count, height, width, channels = pixels.shape
+    count, planes, height, width, values = pixels.shape
     device = pixels.device
-    canvas_height, canvas_width = canvas.shape[1:3]
+    canvas_height, canvas_width = canvas.shape[2:4]
     margin = (canvas_height - height) // 2
 
     # The mirrored images are put last, so that one reversal of a slice mirrors them all; the
     # selection at the end brings everybody back to their place.
     straight, mirrored = (~flipped).nonzero().squeeze(1), flipped.nonzero().squeeze(1)
     place = torch.cat([straight, mirrored]).argsort()
-    middle = canvas[:count, margin : margin + height, margin : margin + width]
+    middle = canvas[:count, :, margin : margin + height, margin : margin + width]
     torch.div(pixels.index_select(0, straight.to(device)), 255, out=middle[: len(straight)])
-    reversed_rows = pixels.index_select(0, mirrored.to(device)).flip(2)
+    reversed_rows = pixels.index_select(0, mirrored.to(device)).flip(3)
     torch.div(reversed_rows, 255, out=middle[len(straight) :])
 
     # Every stretch of `width` pixels in the canvas, as a view: a shift picks one for each row.
-    stretches = canvas.flatten().unfold(0, width * channels, channels)
-    rows = place.unsqueeze(1) * canvas_height + margin - down.unsqueeze(1) + torch.arange(height)
-    starts = rows * canvas_width + (margin - right).unsqueeze(1)
+    stretches = canvas.flatten().unfold(0, width * values, values)
+    top = torch.arange(planes) * canvas_height + margin
+    first_rows = (place * planes * canvas_height - down).view(-1, 1, 1) + top.view(-1, 1)
+    rows = first_rows + torch.arange(height)
+    starts = rows * canvas_width + (margin - right).view(-1, 1, 1)
     shifted = stretches.index_select(0, starts.flatten().to(device))
-    return shifted.view(count, height, width, channels)
+    return shifted.view(pixels.shape)
 
 
 def recolour(
-    images: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor, hue: Tensor
+    images: Tensor,
+    brightness: Tensor,
+    contrast: Tensor,
+    saturation: Tensor,
+    hue: Tensor,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Change the colours of (B, C, H, W) images in [0, 1]; `hue` is an angle, the rest are factors.
 
@@ -155,30 +173,28 @@ def recolour(
     # Saturation and hue leave grey alone, so the mean luma passes through them unchanged.
     mean_luma = grey @ flat.mean(2, keepdim=True)
     recoloured = torch.baddbmm(brightness * (1 - contrast) * mean_luma, matrix, flat)
-    return recoloured.clamp_(0, 1).view_as(images)
+    return torch.clamp(recoloured.view_as(images), 0, 1, out=out)
 
 
 def warp(
-    images: Tensor,
-    flipped: Tensor,
-    angle: Tensor,
-    scale: Tensor,
-    down: Tensor,
-    right: Tensor,
-    fill: Tensor,
+    framed: Tensor, flipped: Tensor, angle: Tensor, scale: Tensor, down: Tensor, right: Tensor
 ) -> Tensor:
-    """Flip, turn, scale and move (B, C, H, W) images about their centres, sampled bilinearly."""
-    count, _, height, width = images.shape
-    y = torch.arange(height).view(1, -1, 1) - ((height - 1) / 2 + down.view(-1, 1, 1))
-    x = torch.arange(width).view(1, 1, -1) - ((width - 1) / 2 + right.view(-1, 1, 1))
+    """Flip, turn, scale and move images about their centres, sampled bilinearly.
+
+    `framed` are (B, C, H + 2, W + 2): images in a frame of the fill, one pixel wide, so that
+    sampling outside of it, which repeats the border, gives the fill.
+    """
+    count, _, height, width = framed.shape
+    y = torch.arange(1, height - 1).view(1, -1, 1) - ((height - 1) / 2 + down.view(-1, 1, 1))
+    x = torch.arange(1, width - 1).view(1, 1, -1) - ((width - 1) / 2 + right.view(-1, 1, 1))
     # Backwards: for each pixel of the result, where it was in the source, from the centre and in
     # the units of grid_sample, half the image.
     cosine = (angle.cos() / scale).view(-1, 1, 1)
     sine = (angle.sin() / scale).view(-1, 1, 1)
     mirror = torch.where(flipped, -2 / width, 2 / width).view(-1, 1, 1)
-    grid = torch.empty(count, height, width, 2)
-    torch.add(mirror * cosine * x, mirror * sine * y, out=grid[..., 0])
-    torch.sub(2 / height * cosine * y, 2 / height * sine * x, out=grid[..., 1])
-    # Sampled as differences from the fill, so that grid_sample's zeros are the fill.
-    fill = fill.view(1, -1, 1, 1)
-    return F.grid_sample(images - fill, grid.to(images), align_corners=False).add_(fill)
+    grid = torch.empty(count, 2, height - 2, width - 2)
+    torch.add(mirror * cosine * x, mirror * sine * y, out=grid[:, 0])
+    torch.sub(2 / height * cosine * y, 2 / height * sine * x, out=grid[:, 1])
+    return F.grid_sample(
+        framed, grid.to(framed).movedim(1, -1), padding_mode="border", align_corners=False
+    )

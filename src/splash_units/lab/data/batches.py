@@ -25,10 +25,10 @@ def batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield (float images in [0, 1], labels) on `device`; the last batch may be smaller.
 
-    `images` are uint8 (N, C, H, W), best already on `device` and channels last, as in a DataSet
-    (contiguous, for batches that are neither augmented nor channels last); otherwise they are
-    brought there once per call. `order` holds the indices to go through, in
-    their order; None means all, first to last. `augment` is "none", "moderate" or "heavy"; the
+    `images` are uint8 (N, C, H, W), best already on `device` and in the layout of the batches
+    (`channels_last`, as in a DataSet, or contiguous); otherwise they are brought there once per
+    call. `order` holds the indices to go through, in their order; None means all, first to last.
+    `augment` is "none", "moderate" or "heavy"; the
     latter two need `fill`, the mean of each channel (`DataSet.mean`), and draw from `generator`,
     a CPU generator (None is torch's global one).
     """
@@ -46,14 +46,14 @@ def batches(
         raise ValueError(
             f"augment={augment!r} needs fill, one value for each of {channels} channels; got {fill}"
         )
-    # Without augmentation a batch is a copy of rows in either layout.
-    planes = augment == "none" and not channels_last
+    # (N, P, H, W, K): see augment.
     pixels = images.to(device)
-    pixels = (pixels if planes else pixels.permute(0, 2, 3, 1)).contiguous()
+    pixels = pixels.movedim(1, 3).unsqueeze(1) if channels_last else pixels.unsqueeze(4)
+    pixels = pixels.contiguous()
     filling = torch.tensor(list(fill), dtype=torch.float32, device=device)
     augmentation = AUGMENTATIONS[augment](filling, (batch_size, *pixels.shape[1:]))
     return _generate(
-        pixels, labels.to(device), batch_size, order, augmentation, generator, channels_last, planes
+        pixels, labels.to(device), batch_size, order, augmentation, generator, channels_last
     )
 
 
@@ -65,10 +65,8 @@ def _generate(
     augmentation: Augmentation,
     generator: Generator | None,
     channels_last: bool,
-    planes: bool,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     count = len(pixels) if order is None else len(order)
-    memory_format = torch.channels_last if channels_last else torch.contiguous_format
     for start in range(0, count, batch_size):
         stop = min(start + batch_size, count)
         if order is None:
@@ -77,13 +75,10 @@ def _generate(
             chosen = order[start:stop].to(pixels.device)
             chosen_pixels = pixels.index_select(0, chosen)
             chosen_labels = labels.index_select(0, chosen)
-        floats = augmentation(chosen_pixels, generator)
-        if not planes:
-            floats = floats.permute(0, 3, 1, 2).contiguous(memory_format=memory_format)
-        if not channels_last:
-            # One channel is contiguous both ways: the strides must tell torch which is meant.
-            floats = floats.flatten(1).view(floats.shape)
-        yield floats, chosen_labels
+        floats = augmentation(chosen_pixels, generator).contiguous()
+        # Without the dimension of size 1 that is left, (B, H, W, C) or (B, C, H, W).
+        images = floats.squeeze(1).movedim(3, 1) if channels_last else floats.squeeze(4)
+        yield images, chosen_labels
 
 
 def _check_arguments(images: Tensor, labels: Tensor, batch_size: int, order: Tensor | None) -> None:
