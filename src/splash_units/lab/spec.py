@@ -282,8 +282,23 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     return f"unknown {what} {name!r}; there is {', '.join(names) or 'none'}"
 
 
-def describe(spec: TrainSpec) -> str:
+def describe(spec: "AnySpec") -> str:
     """A spec in a few words: what it is at first sight, then what departs from the defaults."""
+    match spec:
+        case TrainSpec():
+            return _describe_training(spec)
+        case AttackSpec(train=train):
+            return f"{_describe_attack(spec)} on {describe(train)}"
+        case TransferSpec(trains=trains):
+            units = ", ".join(train.unit for train in trains)
+            return f"{_describe_attack(spec)} from each to each of {units} · {describe(trains[0])}"
+        case SeparationSpec(train=train, classes=(one, other)):
+            return f"separation of classes {one} and {other} by {describe(train)}"
+        case CostSpec():
+            return f"cost of {len(spec.units)} units · {spec.model} · {spec.data}"
+
+
+def _describe_training(spec: TrainSpec) -> str:
     head = f"{spec.model} · {spec.data} · {spec.unit} · seed {spec.seed} · {spec.scale}"
     shown = {"kind", "model", "data", "unit", "seed", "scale", "source", "take"}
     extras = spec.model_dump(exclude_defaults=True, exclude=shown)
@@ -291,6 +306,10 @@ def describe(spec: TrainSpec) -> str:
     if spec.source:
         parts.append(f"{spec.take} of {digest(spec.source)[:8]}")
     return " · ".join([head, *parts])
+
+
+def _describe_attack(spec: AttackSpec | TransferSpec) -> str:
+    return " ".join([spec.attack, *(f"{key}={value}" for key, value in spec.options.items())])
 
 
 def _flat(values: Mapping[str, Any]) -> list[tuple[str, Any]]:

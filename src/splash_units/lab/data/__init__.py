@@ -9,6 +9,7 @@ from .dataset import from_folder as from_folder
 from .dataset import stratified_split as stratified_split
 from .sources import Availability as Availability
 from .sources import available as available
+from .sources import count as count
 from .sources import data_root as data_root
 from .sources import get as get
 from .sources import load as load

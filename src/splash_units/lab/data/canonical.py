@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+IDX_LABELS_HEADER = 8  # bytes, before one byte a label
+CIFAR_IMAGE = 3 * 32 * 32  # bytes, after its labels
+
 
 @dataclass(frozen=True)
 class CanonicalFile:
@@ -46,6 +49,12 @@ class CanonicalSet:
     @property
     def folder(self) -> str:
         return self.files[0].path.partition("/")[0]
+
+    def count(self, files: tuple[CanonicalFile, ...]) -> int:
+        """How many images are in some of the files, from the files' known sizes."""
+        if self.format == "idx":
+            return sum(f.size - IDX_LABELS_HEADER for f in files if "labels" in f.path)
+        return sum(f.size for f in files) // (CIFAR_IMAGE + self.label_bytes)
 
 
 # fmt: off

@@ -81,6 +81,16 @@ def available(root: Path | None = None) -> list[Availability]:
     ]
 
 
+def count(name: str) -> tuple[int, int]:
+    """How many training and test images a data set has; canonical files need not be there."""
+    _check_name(name)
+    if name in CANONICAL:
+        source = CANONICAL[name]
+        return source.count(source.train_files), source.count(source.test_files)
+    images = load(name)
+    return len(images.train_labels), len(images.test_labels)
+
+
 def register(name: str, source: DataSet | Loader, *, replace: bool = False) -> None:
     """Make a data set, or a function that returns one, known by `name` everywhere in the lab.
 
