@@ -78,7 +78,7 @@ def test_a_training_says_how_far_it_is(tmp_path):
 
 
 def test_what_is_needed_must_be_there(tmp_path):
-    with pytest.raises(ValueError, match="needs tiny .*, which is not there"):
+    with pytest.raises(ValueError, match=r"needs tiny .*, which is not there"):
         perform(ATTACK, Store(tmp_path))
 
 

@@ -103,6 +103,7 @@ def embed(points: Array, spec: SeparationSpec) -> Array:
         perplexity=spec.perplexity,
         learning_rate=spec.learning_rate,
         init="pca",
+        method="exact",  # for some hundred points it is the faster one, too
         random_state=spec.seed % 2**32,
     )
     coordinates: Array = embedding.fit_transform(points).astype(np.float64)
