@@ -98,16 +98,16 @@ def test_output_and_gradients(sharing: str) -> None:
 
 
 @runs_kernel
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype != torch.float32])
 @pytest.mark.parametrize("sharing", ["layer", "channel", "token"])
-def test_dtypes(sharing: str, dtype: torch.dtype) -> None:
+def test_other_dtypes_than_float32(sharing: str, dtype: torch.dtype) -> None:
     own, trailing, shape = SHARINGS[sharing]
     assert_serves(normal(*shape, dtype=dtype), *slopes(4, *own), trailing=trailing)
 
 
 @runs_kernel
 @pytest.mark.parametrize("sharing", ["layer", "channel", "token"])
-@pytest.mark.parametrize("num_hinges", [1, 3, 11, 31])
+@pytest.mark.parametrize("num_hinges", [1, 11, 31])
 def test_any_number_of_hinges(num_hinges: int, sharing: str) -> None:
     own, trailing, shape = SHARINGS[sharing]
     hinges = torch.tensor(default_hinges(num_hinges))
@@ -248,9 +248,16 @@ STRIDES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @runs_kernel
-@pytest.mark.parametrize("of_gradient", ["contiguous", "channels last", "expanded"])
 @pytest.mark.parametrize("of_x", STRIDES)
-@pytest.mark.parametrize("share", ["layer", "channel"])
+@pytest.mark.parametrize(
+    ("share", "of_gradient"),
+    [
+        ("layer", "channels last"),
+        ("layer", "expanded"),
+        ("channel", "contiguous"),
+        ("channel", "channels last"),
+    ],
+)
 def test_strides(of_x: str, of_gradient: str, share: str) -> None:
     """The upstream gradient may lie otherwise than x: read as if it did not, it trains nonsense."""
     x = STRIDES[of_x](normal(3, 2, 4, 2))

@@ -1,8 +1,5 @@
 """When the GPU kernel is chosen, and what SPLASH_KERNEL=triton says if it can't serve."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from splash_units import BatchNormSplash, Splash, functional, splash
 from splash_units.kernels import reference
 from splash_units.kernels import triton as kernel
+from splash_units.kernels.triton import launching
 from triton_kernel import (
     DEVICE,
     assert_passes_in_a_process_of_its_own,
@@ -99,22 +97,24 @@ def test_forced_it_says_what_it_does_not_serve(force: Callable[[str], None]) -> 
         splash(*on_device(x, a_pos, a_neg[:, 0], hinges))
 
 
-@pytest.mark.parametrize(
-    ("before", "message"),
-    [
-        ("", "ValueError: the Triton kernel needs tensors on a CUDA device, got one on cpu"),
-        ("import sys; sys.modules['triton'] = None", "RuntimeError: SPLASH_KERNEL=triton, but"),
-    ],
-    ids=["CPU tensors", "no triton"],
-)
-def test_forcing_what_cannot_be(before: str, message: str) -> None:
-    program = f"{before}\nimport torch, splash_units as s\ns.Splash()(torch.randn(3))"
-    environment = os.environ | {"SPLASH_KERNEL": "triton", "TRITON_INTERPRET": "0"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode != 0
-    assert message in done.stderr
+@pytest.mark.parametrize("kind", UNITS)
+def test_forced_without_triton(
+    monkeypatch: pytest.MonkeyPatch, force: Callable[[str], None], kind: str
+) -> None:
+    force("triton")
+    monkeypatch.setattr(kernel, "_outcome", "there is no triton")
+    with pytest.raises(RuntimeError, match=r"SPLASH_KERNEL=triton, but .*: there is no triton"):
+        UNITS[kind]()(normal(4, 3, 5, 2))
+
+
+@pytest.mark.parametrize("kind", UNITS)
+def test_forced_on_the_cpu_without_the_interpreter(
+    monkeypatch: pytest.MonkeyPatch, force: Callable[[str], None], kind: str
+) -> None:
+    force("triton")
+    monkeypatch.setattr(launching, "INTERPRETED", False)
+    with pytest.raises(ValueError, match=r"on a CUDA device, got one on cpu.*TRITON_INTERPRET=1"):
+        UNITS[kind]()(normal(4, 3, 5, 2))
 
 
 # --- tensors on a GPU, whether or not there is one ------------------------------------------------
@@ -166,10 +166,10 @@ def small_network() -> nn.Sequential:
     return nn.Sequential(*layers).to(DEVICE)
 
 
-def twenty_losses(network: nn.Sequential) -> list[float]:
+def losses_of(network: nn.Sequential, steps: int) -> list[float]:
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
     losses = []
-    for step in range(20):
+    for step in range(steps):
         (x,) = on_device(normal(16, 6, seed=step))
         loss = F.cross_entropy(network(x), (x.sum(1) > 0).long())
         optimizer.zero_grad()
@@ -185,12 +185,12 @@ def test_twenty_steps_and_a_state_from_one_kernel_to_another(force: Callable[[st
     for name in ("triton", "reference"):
         force(name)
         networks[name] = small_network()
-        losses[name] = twenty_losses(networks[name])
+        losses[name] = losses_of(networks[name], steps=20)
     assert losses["triton"] == pytest.approx(losses["reference"], rel=1e-4)
     assert losses["triton"][-1] < losses["triton"][0]
     for name, other in (("triton", "reference"), ("reference", "triton")):
         force(name)
         resumed = small_network()
         resumed.load_state_dict(networks[other].state_dict())
-        losses[name] = twenty_losses(resumed)
+        losses[name] = losses_of(resumed, steps=3)
     assert losses["triton"] == pytest.approx(losses["reference"], rel=1e-3)

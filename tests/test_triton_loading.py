@@ -1,7 +1,6 @@
 """The GPU kernel where there is no triton, no GPU, or both."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,19 +33,10 @@ def test_every_kernel_compiles_for_gpus(tmp_path: Path) -> None:
     assert compiled == {f"{name}-{gpu}" for name in KERNELS for gpu in ("cuda", "hip")}
 
 
-WITHOUT = {
-    "no triton": ("sys.modules['triton'] = None", "Install .* triton==3"),
-    "a GPU that runs nothing": ("torch.cuda.is_available = lambda: True", "can't run a kernel"),
-}
-
-
-@pytest.mark.parametrize("cause", WITHOUT)
-def test_where_it_cannot_be_had_one_warning_says_why(cause: str) -> None:
-    fault, explanation = WITHOUT[cause]
-    code = f"""
+def test_without_triton_one_warning_says_what_to_install() -> None:
+    code = """
 import sys, warnings
-import torch
-{fault}
+sys.modules["triton"] = None
 from splash_units.kernels import triton as kernel
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
@@ -58,9 +48,20 @@ assert warning.category is RuntimeWarning
 assert kernel.why_not() in str(warning.message)
 print(kernel.why_not())
 """
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert re.search(explanation, done.stdout)
+    assert "triton==" in done.stdout
+
+
+def test_where_triton_runs_nothing_one_warning_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def launch(splash: object) -> None:
+        raise RuntimeError("Failed to find C compiler")
+
+    monkeypatch.setattr(kernel, "_outcome", None)
+    monkeypatch.setattr(kernel, "_has_warned", False)
+    monkeypatch.setattr(kernel, "_launch_once", launch)
+    explanation = "can't run a kernel on this GPU .*Failed to find C compiler"
+    with pytest.warns(RuntimeWarning, match=explanation):
+        assert kernel.load() is None
+    assert kernel.load() is None  # warnings are errors: a second one would show
+    assert "Failed to find C compiler" in str(kernel.why_not())
