@@ -34,7 +34,7 @@ _OPTIONS: Mapping[str, Mapping[str, Options]] = {
     "apgd": {"smoke": {"steps": 5}, "short": {"steps": 30}, "paper": {"steps": 100}},
     "square": {"smoke": {"queries": 20}, "short": {"queries": 500}, "paper": {"queries": 5000}},
     "cw": {
-        "smoke": {"binary_search_steps": 2, "steps": 20},
+        "smoke": {"binary_search_steps": 5, "steps": 20},
         "short": {"binary_search_steps": 5, "steps": 100},
         "paper": {"binary_search_steps": 7, "steps": 1000},
     },

@@ -4,8 +4,10 @@ JSON and safetensors only, so that reading a file never runs what is in it.
 """
 
 import json
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +21,16 @@ if TYPE_CHECKING:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Replace a file in one step; if that fails, the old one stays and nothing lies beside it."""
+    write_stream(path, [content])
+
+
+def write_stream(path: Path, contents: Iterable[bytes]) -> None:
+    """The same for a content that comes in pieces, of which only one need be in memory."""
     aside = path.with_name(f"{path.name}.{os.getpid()}.aside")
     try:
         with open(aside, "wb") as file:
-            file.write(content)
+            for content in contents:
+                file.write(content)
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)
@@ -88,16 +96,49 @@ def save_tensors(path: Path, tensors: "Mapping[str, Tensor]", state: Mapping[str
     write_bytes(path, save(plain, metadata={"state": json.dumps(state, allow_nan=False)}))
 
 
-def load_tensors(path: Path) -> "tuple[dict[str, Any], dict[str, Tensor]]":
-    """What `save_tensors` wrote; ValueError if the file is damaged."""
+def load_tensors(
+    path: Path, names: Iterable[str] | None = None
+) -> "tuple[dict[str, Any], dict[str, Tensor]]":
+    """What `save_tensors` wrote, or only the tensors named; ValueError if the file is damaged."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
             state = json.loads(file.metadata()["state"])
-            return state, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            wanted = file.keys() if names is None else names
+            return state, {name: file.get_tensor(name) for name in wanted}
     except (SafetensorError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def join_tensors(path: Path, parts: Sequence[Path], state: Mapping[str, Any]) -> None:
+    """One file of several that hold the same names: each tensor is theirs, one after another.
+
+    Whatever the parts' number, one tensor of one part is in memory at a time; the format (a length,
+    a JSON header, the numbers) is simple enough to write piece by piece.
+    """
+    from safetensors import safe_open
+
+    with ExitStack() as stack:
+        files = [stack.enter_context(safe_open(part, framework="np")) for part in parts]
+        header: dict[str, Any] = {"__metadata__": {"state": json.dumps(state, allow_nan=False)}}
+        begin, names = 0, sorted(files[0].keys())
+        for name in names:
+            pieces = [file.get_slice(name) for file in files]
+            rows = sum(piece.get_shape()[0] for piece in pieces)
+            shape, dtype = [rows, *pieces[0].get_shape()[1:]], pieces[0].get_dtype()
+            bits = 8 if dtype == "BOOL" else int(dtype.lstrip("FIU"))
+            end = begin + math.prod(shape) * bits // 8
+            header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+            begin = end
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)  # the numbers begin at a multiple of eight
+
+        def contents() -> Iterator[bytes]:
+            yield len(text).to_bytes(8, "little") + text
+            yield from (file.get_tensor(name).tobytes() for name in names for file in files)
+
+        write_stream(path, contents())
 
 
 def save_arrays(path: Path, arrays: "Arrays") -> None:

@@ -8,7 +8,7 @@ goes on computes only what is missing.
 """
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from splash_units.lab.durable import (
+    join_tensors,
     load_tensors,
     read_json,
     save_tensors,
     sync_folder,
     write_json,
 )
-from splash_units.lab.spec import AnySpec, AttackSpec, TrainSpec, digest, read_spec
+from splash_units.lab.spec import AnySpec, AttackSpec, Spec, TrainSpec, digest, read_spec
 from splash_units.lab.store import ID_LENGTH, Run, Store
 
 if TYPE_CHECKING:
@@ -55,9 +56,9 @@ class Finding:
     def record(self) -> dict[str, Any]:
         return read_json(self.folder / "record.json") or {}
 
-    def tensors(self) -> "dict[str, Tensor]":
-        """The raw rows behind the numbers."""
-        return load_tensors(self.folder / "tensors.safetensors")[1]
+    def tensors(self, *names: str) -> "dict[str, Tensor]":
+        """The raw rows behind the numbers, all or only those named."""
+        return load_tensors(self.folder / "tensors.safetensors", names or None)[1]
 
     def failure(self) -> str | None:
         """Why the last try failed, if it did and none has succeeded since."""
@@ -69,7 +70,7 @@ class Finding:
 class Draft:
     """A finding that this process holds, for writing."""
 
-    def __init__(self, finding: Finding, spec: AnySpec) -> None:
+    def __init__(self, finding: Finding, spec: Spec) -> None:
         self.finding = finding
         self.spec = spec
         self.folder = finding.part
@@ -83,26 +84,72 @@ class Draft:
         write_json(self.folder / "spec.json", self.spec.model_dump(mode="json"))
         write_json(self.folder / "record.json", record)
 
-    def keep(self, part: str, tensors: "Mapping[str, Tensor]") -> None:
+    def keep(
+        self, part: str, tensors: "Mapping[str, Tensor]", state: Mapping[str, Any] | None = None
+    ) -> None:
         """Write a finished part down, for good."""
-        save_tensors(self.folder / f"part-{part}.safetensors", tensors, {})
+        save_tensors(self._file(part), tensors, state or {})
 
     def kept(self, part: str) -> "dict[str, Tensor] | None":
         """A part that an earlier try finished; None if there is none that can be read."""
         try:
-            return load_tensors(self.folder / f"part-{part}.safetensors")[1]
+            return load_tensors(self._file(part))[1]
         except (OSError, ValueError):
             return None
+
+    def kept_state(self, part: str) -> dict[str, Any] | None:
+        """What was noted with a part, without its tensors; None if it can't be read."""
+        try:
+            return load_tensors(self._file(part), ())[0]
+        except (OSError, ValueError):
+            return None
+
+    def parts(self) -> list[str]:
+        """The parts that are there, by name."""
+        files = self.folder.glob("part-*.safetensors")
+        return sorted(file.stem.removeprefix("part-") for file in files)
+
+    def drop(self, part: str) -> None:
+        """Forget a part."""
+        self._file(part).unlink(missing_ok=True)
+
+    def rows(self, parts: Sequence[str], names: Sequence[str]) -> "dict[str, Tensor]":
+        """Some tensors of several parts, row upon row."""
+        import torch
+
+        tables = [load_tensors(self._file(part), names)[1] for part in parts]
+        return {name: torch.cat([table[name] for table in tables]) for name in names}
+
+    def discard(self) -> None:
+        """Forget what was found and what was begun, to do it anew."""
+        shutil.rmtree(self.finding.folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def fail(self, why: str, traceback: str) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / "failure.json", {"why": why, "traceback": traceback})
 
-    def finish(self, result: Mapping[str, Any], tensors: "Mapping[str, Tensor]") -> None:
-        """Write the result, the numbers last, and give the folder its final name."""
-        save_tensors(self.folder / "tensors.safetensors", tensors, {"spec": digest(self.spec)})
+    def finish(
+        self, result: Mapping[str, Any], tensors: "Mapping[str, Tensor] | Sequence[str]"
+    ) -> None:
+        """Write the result, the numbers last, and give the folder its final name.
+
+        The tensors are given, or the names of parts with equal names, to be joined row upon row.
+        """
+        path, state = self.folder / "tensors.safetensors", {"spec": digest(self.spec)}
+        if isinstance(tensors, Mapping):
+            save_tensors(path, tensors, state)
+        else:
+            join_tensors(path, [self._file(part) for part in tensors], state)
         write_json(self.folder / "result.json", {"spec": digest(self.spec), **result})
         self._publish()
+
+    def amend(self, result: Mapping[str, Any]) -> None:
+        """Replace the numbers of a finding that is whole, its rows staying as they are."""
+        write_json(self.finding.folder / "result.json", {"spec": digest(self.spec), **result})
+
+    def _file(self, part: str) -> Path:
+        return self.folder / f"part-{part}.safetensors"
 
     def _publish(self) -> None:
         for part in self.folder.glob("part-*.safetensors"):
@@ -139,6 +186,13 @@ def claim(store: Store, spec: AnySpec) -> Iterator[Draft]:
     found = finding(store, spec)
     if isinstance(spec, AttackSpec) and not store.run(spec.train).whole.is_dir():
         raise ValueError(f"there is no trained network to attack in {store.run(spec.train).whole}")
+    with hold(found, spec) as draft:
+        yield draft
+
+
+@contextmanager
+def hold(found: Finding, spec: Spec) -> Iterator[Draft]:
+    """The same for a finding in any folder, of whatever it is a finding."""
     locks = found.folder.parent / ".locks"
     locks.mkdir(parents=True, exist_ok=True)
     with FileLock(locks / f"{found.id}.lock", thread_local=False):

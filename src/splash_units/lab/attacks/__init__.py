@@ -6,6 +6,7 @@ from splash_units.lab.attacks.autoattack import AutoAttack
 from splash_units.lab.attacks.boundary import Boundary
 from splash_units.lab.attacks.carlini_wagner import CarliniWagnerL2
 from splash_units.lab.attacks.gradient import FGSM, PGD, UniformNoise
+from splash_units.lab.attacks.inspection import classified_right, without_gradient
 from splash_units.lab.attacks.pixels import Pixels
 from splash_units.lab.attacks.square import Square
 from splash_units.lab.attacks.threat import Budget, Outcome
@@ -27,7 +28,9 @@ __all__ = [
     "TransferMatrix",
     "UniformNoise",
     "WorstCase",
+    "classified_right",
     "fooled_when_rounded",
     "transfer",
     "transfer_matrix",
+    "without_gradient",
 ]
