@@ -43,7 +43,7 @@ def check_unit(name: str, options: Mapping[str, Any]) -> None:
 
 
 def check_attack(name: str, options: Mapping[str, Any]) -> None:
-    from splash_units.lab.robustness.named import check_attack
+    from splash_units.lab.robustness import check_attack
 
     check_attack(name, dict(options))
 

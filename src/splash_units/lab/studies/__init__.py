@@ -61,8 +61,8 @@ PAPER = Study(
         )
     ),
     declare=_declare_all,
-    tables=tuple(table for study in _OF_THE_PAPER for table in study.tables),
-    figures=tuple(figure for study in _OF_THE_PAPER for figure in study.figures),
+    tables=tuple(dict.fromkeys(name for study in _OF_THE_PAPER for name in study.tables)),
+    figures=tuple(dict.fromkeys(name for study in _OF_THE_PAPER for name in study.figures)),
 )
 STUDIES: Mapping[str, Study] = {study.name: study for study in (*_OF_THE_PAPER, PAPER)}
 NAMES = tuple(STUDIES)

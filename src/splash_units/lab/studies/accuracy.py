@@ -50,5 +50,4 @@ STUDY = Study(
     text=__doc__,
     declare=declare,
     tables=("accuracy", "significance", "p_values"),
-    figures=("accuracy",),
 )

@@ -8,7 +8,7 @@ after every epoch.
 Cost: 3 trainings, of one seed; all are among those of `accuracy` and `hinges`.
 
     splash run evolution --scale short
-    splash figure evolution
+    splash figure evolution-resnet20
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,6 @@ STUDY = Study(
     title="Shapes of SPLASH units during training",
     text=__doc__,
     declare=declare,
-    tables=("evolution",),
-    figures=("evolution_resnet20", "evolution_mlp", "evolution_lenet5"),
+    figures=("evolution-resnet20", "evolution-mlp", "evolution-lenet5"),
     seeds={"smoke": 1, "short": 1, "paper": 1},
 )

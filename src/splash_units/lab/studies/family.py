@@ -9,7 +9,7 @@ Cost: none; there is nothing to train.
 
     splash table family
     splash table approximation
-    splash figure family
+    splash figure families
 """
 
 from collections.abc import Callable, Iterator
@@ -38,5 +38,5 @@ STUDY = Study(
     text=__doc__,
     declare=declare,
     tables=("family", "approximation"),
-    figures=("family", "approximation"),
+    figures=("families", "approximation"),
 )

@@ -31,7 +31,7 @@ KEYS = (
 REQUIRED = ("models", "data", "units")
 #: What any study can show: see `tables` and `figures`.
 TABLES = ("results", "comparison", "attacks")
-FIGURES = ("curves", "shapes")
+FIGURES = ("success-eps", "success-l2", "worst-case", "adversarial")
 # The fields of a training that the grid or the command line settles.
 _SETTLED = {
     "kind", "model", "data", "augment", "unit", "unit_options", "seed", "scale", "source", "take",
@@ -139,6 +139,7 @@ class _Reader:
             tables=self.names("tables", _among("table", TABLES), default=shown),
             figures=self.names("figures", _among("figure", FIGURES), default=[]),
             seeds=self.seeds(),
+            file=str(self.path),
         )
         try:  # What is wrong only together shows here, not in the middle of a run.
             vocabulary.check(study.specs("smoke", seeds=1))

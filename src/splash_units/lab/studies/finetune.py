@@ -48,5 +48,4 @@ STUDY = Study(
     text=__doc__,
     declare=declare,
     tables=("finetune",),
-    figures=("finetune",),
 )

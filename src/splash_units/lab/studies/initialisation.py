@@ -37,5 +37,5 @@ STUDY = Study(
     text=__doc__,
     declare=declare,
     tables=("initialisation",),
-    figures=("initialisation", "starts"),
+    figures=("initialisation", "initialisation-fixed"),
 )

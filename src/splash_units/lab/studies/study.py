@@ -30,7 +30,8 @@ class Study:
 
     `declare(scale, seed)` gives the specs of one seed; those of all seeds together, each once, are
     :meth:`specs`. `text` says what is reproduced, what the paper got, what it costs, and how to run
-    it. `tables` and `figures` are names for `splash table` and `splash figure`.
+    it. `tables` and `figures` are names for `splash table` and `splash figure`; `file` is where it
+    was read from, if it was.
     """
 
     name: str
@@ -40,6 +41,12 @@ class Study:
     tables: tuple[str, ...] = ()
     figures: tuple[str, ...] = ()
     seeds: Mapping[Scale, int] = field(default_factory=lambda: SEEDS)
+    file: str = ""
+
+    @property
+    def called(self) -> str:
+        """What the command line calls it: its file, if it is from one, or its name."""
+        return self.file or self.name
 
     def specs(
         self,

@@ -14,7 +14,7 @@ at `paper`, 600 and 15 at `short`, 200 and 5 at `smoke`.
     splash run verdict --scale short --only model=lenet5
     splash table verdict
     splash table transfer
-    splash figure verdict
+    splash figure worst-case
 """
 
 from collections.abc import Iterator
@@ -53,5 +53,5 @@ STUDY = Study(
     text=__doc__,
     declare=declare,
     tables=("verdict", "transfer"),
-    figures=("verdict", "transfer"),
+    figures=("worst-case", "transfer"),
 )
