@@ -7,7 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from splash_units.lab import plugins
-from splash_units.lab.cli import bench, datasets, quickstart, runs, table, train
+from splash_units.lab.cli import bench, datasets, figure, quickstart, runs, table, train
 from splash_units.lab.cli.terminal import out, user_errors
 
 
@@ -71,5 +71,6 @@ app.command("train")(train.train)
 app.command("status")(runs.status)
 app.command("show")(runs.show)
 app.command("table")(table.table)
+app.command("figure")(figure.figure)
 app.command("bench")(bench.bench)
 app.add_typer(datasets.app, name="data")
