@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from splash_units.functional import splash
 from splash_units.lab.assembly import build_network
+from splash_units.lab.evolution import Evolution, short_name, splash_curves
 from splash_units.lab.spec import describe
 from splash_units.lab.store import Run
 
@@ -34,41 +33,28 @@ AT_THE_START: Mapping[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Evolution:
-    """The shape of one unit at several times (in epochs), on GRID; channels are averaged."""
-
-    layer: str
-    times: Array
-    curves: Array
-
-
 def evolutions(run: Run, most_times: int = MOST_TIMES) -> list[Evolution]:
     """How the shapes of a run's units changed; empty if its unit learns none."""
     shapes = run.shapes()
     names = [name for name in shapes if name != "time" and not name.endswith(".hinges")]
     if not names:
         return []
-    chosen = _spread(len(shapes["time"]), most_times)
+    chosen, x = _spread(len(shapes["time"]), most_times), GRID.numpy()
     layers: dict[str, dict[str, Tensor]] = {}
     for name in names:
         layer, _, key = name.rpartition(".")
         layers.setdefault(layer, {})[key] = torch.from_numpy(shapes[name][chosen])
     if all(f"{layer}.hinges" in shapes for layer in layers):
-        hinges = {layer: torch.from_numpy(shapes[f"{layer}.hinges"]) for layer in layers}
-        curves = {layer: _splash_curves(slopes, hinges[layer]) for layer, slopes in layers.items()}
+        curves = {
+            layer: splash_curves(
+                slopes["a_pos"].numpy(), slopes["a_neg"].numpy(), shapes[f"{layer}.hinges"], x
+            )
+            for layer, slopes in layers.items()
+        }
     else:
         curves = _module_curves(run, layers)
     times = shapes["time"][chosen]
-    return [Evolution(short_name(layer), times, curve) for layer, curve in curves.items()]
-
-
-def _splash_curves(slopes: Mapping[str, Tensor], hinges: Tensor) -> Array:
-    """What SPLASH units do to GRID, by their slopes alone."""
-    features = slopes["a_pos"].shape[2:]
-    x = GRID.view(-1, *[1] * len(features)).expand(-1, *features)
-    pairs = zip(slopes["a_pos"], slopes["a_neg"], strict=True)
-    return np.stack([_averaged(splash(x, a_pos, a_neg, hinges)) for a_pos, a_neg in pairs])
+    return [Evolution(short_name(layer), times, x, curve) for layer, curve in curves.items()]
 
 
 @torch.no_grad()
@@ -115,12 +101,6 @@ def _input_channels(network: nn.Module, arguments: Mapping[str, Any]) -> dict[st
 def _spread(count: int, most: int) -> list[int]:
     """At most so many of `count` indices, first and last among them."""
     return sorted({round(i) for i in np.linspace(0, count - 1, min(count, most))})
-
-
-def short_name(layer: str) -> str:
-    """A layer's name without what every layer's has: body.unit1.1 is unit1."""
-    parts = [part for part in layer.split(".") if not part.isdigit() and part != "body"]
-    return ".".join(parts)
 
 
 def draw_run(run: Run, path: Path) -> Path:
