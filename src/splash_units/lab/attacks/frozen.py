@@ -66,8 +66,9 @@ def cheaper_layers(model: nn.Module) -> Iterator[tuple[nn.Module, Forward]]:
             continue
         if type(module) is nn.MaxPool2d and halves(module):
             yield module, max_pool(module)
-        elif type(module) in (nn.BatchNorm1d, nn.BatchNorm2d) and module.running_var is not None:
-            yield module, batch_norm(module)
+        elif type(module) is nn.BatchNorm1d or type(module) is nn.BatchNorm2d:
+            if module.running_var is not None:
+                yield module, batch_norm(module)
 
 
 def halves(pool: nn.MaxPool2d) -> bool:
@@ -83,9 +84,10 @@ def max_pool(module: nn.MaxPool2d) -> Forward:
     def forward(x: Tensor) -> Tensor:
         even = x.ndim == 4 and x.shape[2] % 2 == x.shape[3] % 2 == 0
         if not even or x.device.type != "cpu":
-            return nn.MaxPool2d.forward(module, x)
+            whole: Tensor = nn.MaxPool2d.forward(module, x)
+            return whole
         if torch.is_grad_enabled() and x.requires_grad:
-            pooled: Tensor = HalvingPool.apply(x)
+            pooled: Tensor = HalvingPool.apply(x)  # type: ignore[no-untyped-call]
             return pooled
         top, bottom = (torch.maximum(*pair) for pair in corners(x))
         return torch.maximum(top, bottom)
@@ -134,7 +136,7 @@ def batch_norm(module: nn.BatchNorm1d | nn.BatchNorm2d) -> Forward:
 
     def forward(x: Tensor) -> Tensor:
         if torch.is_grad_enabled() and x.requires_grad:
-            normed: Tensor = FixedBatchNorm.apply(x, module, factor)
+            normed: Tensor = FixedBatchNorm.apply(x, module, factor)  # type: ignore[no-untyped-call]
             return normed
         return normalise(x, module)
 

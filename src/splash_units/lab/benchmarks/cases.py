@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -45,7 +45,11 @@ class Target:
 
 @dataclass(frozen=True)
 class Case:
-    """Contenders that take turns; `count` instead of `contenders` where bytes are the matter."""
+    """Contenders that take turns; `count` instead of `contenders` where bytes are the matter.
+
+    `rounds` of a case whose turns take seconds are so many, without a warm-up. `findings` are what
+    else there is to say of a contender after its last turn.
+    """
 
     section: str
     name: str
@@ -54,6 +58,8 @@ class Case:
     count: Mapping[str, Callable[[], int]] = field(default_factory=dict)
     targets: tuple[Target, ...] = ()
     published: Mapping[str, float] = field(default_factory=dict)
+    rounds: int | None = None
+    findings: Mapping[str, Callable[[], dict[str, Any]]] = field(default_factory=dict)
     records_gradients: bool = True
     compiles: bool = False
 

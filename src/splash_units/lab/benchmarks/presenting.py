@@ -22,6 +22,7 @@ def case_rows(case: Record) -> Rows:
     of_bytes = case["measures"] == "bytes"
     took = "saved" if of_bytes else "median (10–90 %)"
     columns = ["", took, f"× {case['yardstick']}"]
+    columns += ["fooled", "median L2"] if _has_findings(case) else []
     columns += ["target", "met"] if case["targets"] else []
     columns += ["paper"] if case["published_ratios"] else []
     rows = [_row(case, name, found) for name, found in case["contenders"].items()]
@@ -36,6 +37,8 @@ def _row(case: Record, name: str, found: Record) -> tuple[str, ...]:
     else:
         spread = f"{seconds_text(found['median'])} ({_range(found)})"
         cells = [spread, ratio_text(found["ratio"])]
+    if _has_findings(case):
+        cells += _finding_cells(found)
     if case["targets"]:
         cells += _target_cells(case, name)
     if case["published_ratios"]:
@@ -45,11 +48,24 @@ def _row(case: Record, name: str, found: Record) -> tuple[str, ...]:
 
 
 def _target_cells(case: Record, name: str) -> list[str]:
-    for target in case["targets"]:
-        if target["contender"] == name:
-            against = "" if target["against"] == case["yardstick"] else f" × {target['against']}"
-            return [f"≤ {target['at_most']:.2f}{against}", verdict(target)]
-    return ["", ""]
+    own = [target for target in case["targets"] if target["contender"] == name]
+    bounds = [
+        f"≤ {target['at_most']:.2f}"
+        + ("" if target["against"] == case["yardstick"] else f" × {target['against']}")
+        for target in own
+    ]
+    return ["; ".join(bounds), "; ".join(verdict(target) for target in own)]
+
+
+def _has_findings(case: Record) -> bool:
+    return any("fooled" in found for found in case["contenders"].values())
+
+
+def _finding_cells(found: Record) -> list[str]:
+    if "fooled" not in found:
+        return [MISSING, MISSING]
+    l2 = found["median_l2"]
+    return [f"{found['fooled']} of {found['images']}", MISSING if l2 is None else f"{l2:.4f}"]
 
 
 def verdict(target: Record) -> str:

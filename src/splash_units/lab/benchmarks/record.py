@@ -25,7 +25,8 @@ from splash_units.lab.timing import Effort, Samples, Stopwatch, ratio, reason, s
 SCHEMA = 1
 _PACKAGES = (
     "splash-units", "torch", "numpy", "triton", "deepsplines", "torchpwl", "deepxube",
-    "rational_activations", "torch_activation",
+    "rational_activations", "torch_activation", "foolbox", "torchattacks",
+    "adversarial-robustness-toolbox",
 )  # fmt: skip
 
 Record = dict[str, Any]
@@ -68,6 +69,7 @@ def _time(case: Case, samples: Mapping[str, Samples]) -> Record:
             "rounds": len(taken.seconds),
             "calls_a_sample": taken.calls_a_sample,
             "ratio": _ratio(samples, name, case.yardstick),
+            **(case.findings[name]() if name in case.findings else {}),
         }
     targets = [
         {**asdict(target), "measured": _ratio(samples, target.contender, target.against)}

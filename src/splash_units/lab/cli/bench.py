@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from splash_units.lab.cli.terminal import out, user_errors
+from splash_units.lab.cli.terminal import StoreOption, out, user_errors
 
 if TYPE_CHECKING:
     from splash_units.lab.benchmarks.cases import Case
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from splash_units.lab.benchmarks.record import Record
     from splash_units.lab.timing import Effort, Stopwatch
 
-SECTIONS = "units, batchnorm, steps, hinges, sizes, memory, compile, all"
+ATTACKS = "attacks"
+SECTIONS = f"units, batchnorm, steps, hinges, sizes, memory, compile, all; {ATTACKS}"
 # A step of the larger networks takes seconds; a unit's pass, milliseconds.
 SECONDS, SECONDS_OF_STEPS, QUICK_SECONDS = 3.0, 15.0, 0.3
 DISTURBING_CORES = 0.2
@@ -46,6 +47,10 @@ def bench(
             help="With other learnable units: pip install --no-deps -r benchmarks/peers.txt.",
         ),
     ] = False,
+    images: Annotated[
+        int | None, typer.Option(min=1, help="For attacks: images a turn, instead of its own.")
+    ] = None,
+    store: StoreOption = Path("runs"),
     output: Annotated[
         Path | None,
         typer.Option(metavar="FILE.json", help="Keep the results; replaces those of these cases."),
@@ -56,6 +61,9 @@ def bench(
     Contenders take turns in one process, so what counts are the ratios; times alone are of this
     machine and moment. Without a section: units, batchnorm and memory.
 
+    attacks, which is not among "all", compares our attacks with those of other libraries, on a
+    network that is trained first unless the store has it. It takes minutes.
+
     Example: splash bench units --threads 2 --output results.json
     """
     from splash_units.lab.benchmarks import cases as benchmark_cases
@@ -64,11 +72,16 @@ def bench(
     with user_errors():
         device = _device(device)
         chosen = _sections(sections or ["units", "batchnorm", "memory"], benchmark_cases.SECTIONS)
-        wanted = _chosen(benchmark_cases.cases(chosen, device, peers), only)
         if output is not None and output.exists():
             record.load(output)  # refuse what can't be added to before minutes are spent
         _set_threads(threads)
-    run = record.describe_run(("splash", *sys.argv[1:]), device)
+        there = benchmark_cases.cases([name for name in chosen if name != ATTACKS], device, peers)
+        attacked: Record = {}
+        if ATTACKS in chosen:
+            attack_cases, attacked = _attacks(store, images)
+            there += attack_cases
+        wanted = _chosen(there, only)
+    run = record.describe_run(("splash", *sys.argv[1:]), device) | attacked
     _announce(run, len(wanted), peers)
     results = []
     for case in wanted:
@@ -99,10 +112,22 @@ def _device(name: str) -> str:
 
 
 def _sections(asked: Sequence[str], known: Sequence[str]) -> list[str]:
-    unknown = [name for name in asked if name not in (*known, "all")]
+    unknown = [name for name in asked if name not in (*known, "all", ATTACKS)]
     if unknown:
         raise ValueError(f"unknown section {unknown[0]!r}: choose from {SECTIONS}")
-    return list(known) if "all" in asked else list(asked)
+    attacks = [ATTACKS] if ATTACKS in asked else []
+    return [*known, *attacks] if "all" in asked else list(asked)
+
+
+def _attacks(store: Path, images: int | None) -> "tuple[list[Case], Record]":
+    """The cases of the attacks, and the network they are on, trained if it is not there."""
+    from splash_units.lab.benchmarks import attackers, attacks
+
+    if missing := attackers.missing_peers():
+        out.print(f"not installed, left out: {', '.join(missing)}; {attackers.HOW_TO_INSTALL}")
+    out.print(f"attacked is a network in {store}; without one there, it is trained first")
+    problem = attacks.problem(store)
+    return attacks.cases(problem, images), {"attacked": dict(problem.source)}
 
 
 def _chosen(there: "Sequence[Case]", only: str | None) -> "list[Case]":
@@ -136,6 +161,9 @@ def _effort(case: "Case", quick: bool, seconds: float | None) -> "Effort":
 
     takes_steps = case.section in ("steps", "compile") or case.name.endswith("step")
     usual = SECONDS_OF_STEPS if takes_steps else SECONDS
+    if case.rounds is not None:
+        rounds = 1 if quick else case.rounds
+        return Effort(seconds or usual, rounds, rounds, warm_up_seconds=0.0, fewest_warm_ups=0)
     if quick:
         return Effort(seconds or QUICK_SECONDS, fewest_rounds=2, warm_up_seconds=0.0)
     return Effort(seconds or usual)
