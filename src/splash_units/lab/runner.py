@@ -168,7 +168,7 @@ def _kernel(spec: TrainSpec, start: Started) -> str | None:
         return "the equation, compiled"
     if forced := os.environ.get("SPLASH_KERNEL"):
         return forced
-    return kernel_in_use() if start.device == "cpu" else "auto"
+    return kernel_in_use(start.device)
 
 
 def _state(checkpoint: Checkpoint, start: Started) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from splash_units.functional import splash
-from splash_units.kernels import native, reference
+from splash_units.kernels import native, reference, triton
 from splash_units.lab.timing import Work
 from splash_units.unit import Splash
 
@@ -204,8 +204,14 @@ def missing_peers() -> tuple[str, ...]:
     return tuple(name for name, peer in _PEERS.items() if not peer.is_installed)
 
 
-def kernel_in_use() -> str:
-    """Which native kernel serves on this CPU, or why the plain equation does."""
+def kernel_in_use(device: str = "cpu") -> str:
+    """Which kernel serves on a device, or why the plain equation does."""
+    kind = torch.device(device).type
+    if kind == "cuda":
+        reason = triton.why_not()
+        return "triton" if reason is None else f"reference: {reason}"
+    if kind != "cpu":
+        return f"reference: there is no kernel for {kind}"
     outcome = native.attempt()
     if isinstance(outcome, native.Operators):
         return f"native, {outcome.instruction_set()}"

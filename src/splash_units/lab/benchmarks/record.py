@@ -112,7 +112,7 @@ def describe_run(command: Sequence[str], device: str) -> Record:
         "commit": commit_of(Path(splash_units.__file__).parent),
         "device": torch.cuda.get_device_name(device) if device == "cuda" else device,
         "threads": torch.get_num_threads(),
-        "kernel": kernel_in_use() if device == "cpu" else "reference",
+        "kernel": kernel_in_use(device),
         "forced_kernel": os.environ.get("SPLASH_KERNEL"),
         "processor": machine["processor"],
         "cores": machine["cores"],

@@ -65,6 +65,8 @@ def bench(
     network that is trained first unless the store has it. It takes minutes.
 
     Example: splash bench units --threads 2 --output results.json
+
+    On a GPU: splash bench all --device cuda --output results.json
     """
     from splash_units.lab.benchmarks import cases as benchmark_cases
     from splash_units.lab.benchmarks import presenting, record
@@ -107,7 +109,9 @@ def _device(name: str) -> str:
     if name not in ("cpu", "cuda"):
         raise ValueError(f"unknown device {name!r}: choose cpu, cuda or auto")
     if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device cuda: torch sees no GPU here")
+        blind = torch.version.cuda is None and torch.version.hip is None
+        why = ", because it was built for the CPU alone" if blind else ""
+        raise ValueError(f"device cuda: torch {torch.__version__} sees no GPU here{why}")
     return name
 
 
