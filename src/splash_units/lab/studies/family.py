@@ -1,9 +1,9 @@
 """From piecewise-linear functions to SPLASH: parameters of each family, and what S hinges can do.
 
-Reproduces the table of families: general 3S + 2, continuous 2S + 2, grounded 2S + 1, with symmetric
-hinges S + 1 + floor(S/2), with fixed hinges (SPLASH) S + 1. Beside it the approximation theorem as
-numbers: the largest error of a SPLASH unit that interpolates a function, against S. The theorem
-needs f(0) = 0 and hinges that are symmetric about 0, which its statement leaves out.
+Reproduces the paper's table of families: general 3S + 2, continuous 2S + 2, grounded 2S + 1, with
+symmetric hinges S + 1 + floor(S/2), with fixed hinges (SPLASH) S + 1. Beside it the approximation
+theorem as numbers: the largest error of a SPLASH unit that interpolates a function, against S. The
+theorem needs f(0) = 0 and hinges symmetric about 0, which its statement leaves out.
 
 Cost: none; there is nothing to train.
 
