@@ -5,7 +5,7 @@ import tiny_lab  # noqa: F401 - registers the network "tiny" and the data set "b
 
 from splash_units.lab import data, estimates
 from splash_units.lab.estimates import Estimate, Estimates, passes_of, total
-from splash_units.lab.jobs import hopeless, is_done, missing, perform, steps
+from splash_units.lab.jobs import hopeless, is_done, missing, perform
 from splash_units.lab.spec import (
     AttackSpec,
     CostSpec,
@@ -68,13 +68,36 @@ def test_what_needs_a_divergence_is_hopeless_at_any_distance(tmp_path):
 
 
 def test_a_training_says_how_far_it_is(tmp_path):
-    store = Store(tmp_path)
-    parts = list(steps(SPLASH, store, threads=1))
+    store, parts = Store(tmp_path), []
+    perform(SPLASH, store, threads=1, report=parts.append)
     assert parts[0] == 0
     assert parts[-1] == 1
     assert parts == sorted(parts)
     assert is_done(SPLASH, store)
-    assert list(steps(SPLASH, store)) == []  # it is there
+    perform(SPLASH, store, report=parts.append)  # it is there
+    assert parts.count(0) == 1
+
+
+@pytest.mark.parametrize(
+    "spec", [SPLASH, AttackSpec(train=SPLASH, attack="noise", options={"eps": 0.1}, images=8)]
+)
+def test_whoever_is_told_can_stop_it(tmp_path, spec):
+    class Stop(BaseException):
+        pass
+
+    def stop(part):
+        if part > 0:
+            raise Stop
+
+    store = Store(tmp_path)
+    if spec is not SPLASH:
+        perform(SPLASH, store, threads=1)
+    with pytest.raises(Stop):
+        perform(spec, store, threads=1, report=stop)
+    assert not is_done(spec, store)
+    assert "failure.json" not in {path.name for path in tmp_path.rglob("*")}
+    perform(spec, store, threads=1)
+    assert is_done(spec, store)
 
 
 def test_what_is_needed_must_be_there(tmp_path):

@@ -2,8 +2,8 @@
 
 Measured are seconds a training image, by network and unit, and seconds an attacked image and pass,
 by network and attack. Where nothing of the kind has been run, the figures of ROUGH stand in. They
-are good to a factor of two on a common processor, which is enough to see hours from days and to
-put the longest runs first.
+are good to a factor of two or three on a common processor, which is enough to tell hours from days
+and to put the longest runs first.
 """
 
 import math

@@ -4,7 +4,7 @@ What several specs need is done once; what needs a training that diverged can ne
 says so instead of being tried.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from splash_units.lab.findings import Finding, finding
@@ -21,21 +21,25 @@ from splash_units.lab.spec import (
 )
 from splash_units.lab.store import Run, Store
 
+Report = Callable[[float], None]
+
+
+def nobody(part: float) -> None:
+    """Nobody wants to know which part is done."""
+
 
 def perform(
-    spec: AnySpec, store: Store, *, device: str = "auto", threads: int | None = None
+    spec: AnySpec,
+    store: Store,
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    report: Report = nobody,
 ) -> None:
-    """Bring the result of a spec into the store, unless it is there; what it needs must be."""
-    for _ in steps(spec, store, device=device, threads=threads):
-        pass
+    """Bring the result of a spec into the store, unless it is there; what it needs must be.
 
-
-def steps(
-    spec: AnySpec, store: Store, *, device: str = "auto", threads: int | None = None
-) -> Iterator[float]:
-    """Perform a spec and yield, now and then, which part of it is done.
-
-    Whoever stops asking stops a training; its checkpoints stay.
+    `report` is told now and then which part is done. If it raises, the work ends there, and what
+    has been written down of a training or an attack stays for whoever goes on.
     """
     for needed in needs(spec):
         if not is_done(needed, store):
@@ -45,15 +49,15 @@ def steps(
     options: dict[str, Any] = {"device": device, "threads": threads}
     match spec:
         case TrainSpec():
-            yield from _train(spec, store, options)
+            _train(spec, store, options, report)
         case AttackSpec():
             from splash_units.lab.robustness import attack
 
-            attack(spec, store, **options)
+            attack(spec, store, progress=_Watcher(report), **options)
         case TransferSpec():
             from splash_units.lab.robustness import transfer
 
-            transfer(spec, store, **options)
+            transfer(spec, store, progress=_Watcher(report), **options)
         case SeparationSpec():
             from splash_units.lab.separation import separate
 
@@ -64,17 +68,40 @@ def steps(
             measure(spec, store, **options)
 
 
-def _train(spec: TrainSpec, store: Store, options: dict[str, Any]) -> Iterator[float]:
+def _train(spec: TrainSpec, store: Store, options: dict[str, Any], report: Report) -> None:
     from splash_units.lab.events import Progress, Started
     from splash_units.lab.runner import run
 
-    epochs, in_an_epoch = 1, 1
+    epochs, steps = 1, 1
     for event in run(spec, store, **options):
         if isinstance(event, Started):
-            epochs, in_an_epoch = event.plan.epochs, event.plan.steps
-            yield event.epochs_done / epochs
+            epochs, steps = event.plan.epochs, event.plan.steps
+            report(event.epochs_done / epochs)
         elif isinstance(event, Progress):
-            yield (event.epoch - 1 + event.step / in_an_epoch) / epochs
+            report((event.epoch - 1 + event.step / steps) / epochs)
+
+
+class _Watcher:
+    """Watches an attack and reports which part of its images is decided."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._total, self._done = 1, 0
+
+    def begin(self, words: str, total: int, done: int = 0) -> None:
+        self._total, self._done = max(1, total), done
+        self._report(done / self._total)
+
+    def advance(self, images: int) -> None:
+        self._done += images
+        self._report(min(1.0, self._done / self._total))
+
+    def saved(self, done: int, fooled: int) -> None:
+        self._done = done
+        self._report(done / self._total)
+
+    def note(self, words: str) -> None:
+        self._report(min(1.0, self._done / self._total))
 
 
 def place(spec: AnySpec, store: Store) -> Run | Finding:

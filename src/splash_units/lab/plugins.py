@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 
 GROUP = "splash_units.plugins"
 
@@ -20,13 +21,22 @@ _loaded: dict[str, None] = {}
 def load(names: Iterable[str]) -> None:
     """Import each module once; ValueError names the one that cannot be imported, and why."""
     for name in names:
-        if name in _loaded:
-            continue
-        try:
-            _import_file(Path(name)) if name.endswith(".py") else _import_module(name)
-        except Exception as error:
-            raise ValueError(f"plugin {name!r}: {type(error).__name__}: {error}") from error
-        _loaded[name] = None
+        if name not in _loaded:
+            load_from(name, name)
+
+
+def load_from(name: str, where: str) -> None:
+    """Import a plugin of this name from a module or file that may lie elsewhere here."""
+    try:
+        _import_file(Path(where)) if where.endswith(".py") else _import_module(where)
+    except Exception as error:
+        raise ValueError(f"plugin {name!r}: {type(error).__name__}: {error}") from error
+    _loaded[name] = None
+
+
+def module_of(name: str) -> ModuleType:
+    """The module of a name, or of a path that ends in .py."""
+    return _import_file(Path(name)) if name.endswith(".py") else _import_module(name)
 
 
 def load_installed() -> None:
@@ -39,15 +49,15 @@ def loaded() -> tuple[str, ...]:
     return tuple(_loaded)
 
 
-def _import_module(name: str) -> None:
+def _import_module(name: str) -> ModuleType:
     # An installed command does not look for modules where it was called; `python -m` does.
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    importlib.import_module(name.partition(":")[0])
+    return importlib.import_module(name.partition(":")[0])
 
 
-def _import_file(path: Path) -> None:
+def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise FileNotFoundError("no such file")
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -61,3 +71,4 @@ def _import_file(path: Path) -> None:
     except BaseException:
         del sys.modules[path.stem]
         raise
+    return module

@@ -35,6 +35,7 @@ from splash_units.lab.durable import (
     save_arrays,
     save_tensors,
     sync_folder,
+    write_bytes,
     write_json,
 )
 from splash_units.lab.spec import TrainSpec, digest, unknown
@@ -264,6 +265,14 @@ class Work:
         model_sha256 = hashlib.sha256((self.folder / "model.safetensors").read_bytes()).hexdigest()
         flush(self.folder / "history.jsonl")
         write_json(self.folder / "result.json", {**result, "model_sha256": model_sha256})
+        self._publish()
+
+    def adopt(self, files: Mapping[str, bytes]) -> None:
+        """Take the files of a result that was computed elsewhere, the result itself last."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        for name in sorted(files, key=lambda name: name == "result.json"):
+            write_bytes(self.folder / name, files[name])
         self._publish()
 
     def discard(self) -> None:
