@@ -87,6 +87,7 @@ def test_fewer_than_two_seeds_are_not_tested():
 
 
 def test_equal_values_are_not_tested():
+    assert summarise([0.8, 0.8, 0.8]) == Summary(0.8, 0.0, 3)  # their sum is not three times 0.8
     assert compare({0: 1.0, 1: 1.0}, {0: 2.0, 1: 2.0}).why_not == NO_SPREAD
     assert paired_test([1.0, 1.0]) is None
     assert paired_test([]) is None

@@ -67,6 +67,8 @@ def summarise(values: Sequence[float]) -> Summary | None:
     mean = math.fsum(values) / n
     if n == 1:
         return Summary(mean, None, 1)
+    if min(values) == max(values):
+        return Summary(values[0], 0.0, n)  # rounding would make a deviation of 1e-17, and a test
     squares = math.fsum((value - mean) ** 2 for value in values)
     return Summary(mean, math.sqrt(squares / (n - 1)), n)
 

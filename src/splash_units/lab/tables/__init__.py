@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from splash_units.lab.spec import unknown
 from splash_units.lab.store import Store
 from splash_units.lab.studies import Study, load
-from splash_units.lab.tables import accuracy, attacked, cost, learning, own, verdict
+from splash_units.lab.tables import accuracy, attacked, cost, learning, own, theory, verdict
 from splash_units.lab.tables.rendering import FORMATS as FORMATS
 from splash_units.lab.tables.rendering import render as render
 from splash_units.lab.tables.results import Results as Results
@@ -27,18 +27,6 @@ class Entry:
     study: str
     text: str
     build: Callable[[View], Table]
-
-
-def _family(_: View) -> Table:
-    from splash_units.lab.tables.theory import family  # needs torch, which the others do without
-
-    return family()
-
-
-def _approximation(_: View) -> Table:
-    from splash_units.lab.tables.theory import approximation
-
-    return approximation()
 
 
 TABLES: Mapping[str, Entry] = {
@@ -58,8 +46,10 @@ TABLES: Mapping[str, Entry] = {
     "fgsm": Entry("fgsm", "the fast gradient sign method", attacked.fgsm),
     "cw": Entry("cw", "the attack of Carlini and Wagner", attacked.cw),
     "separation": Entry("separation", "frogs and ships by numbers", verdict.separation),
-    "family": Entry("family", "parameters of piecewise-linear families", _family),
-    "approximation": Entry("family", "the approximation theorem as numbers", _approximation),
+    "family": Entry("family", "parameters of piecewise-linear families", lambda _: theory.family()),
+    "approximation": Entry(
+        "family", "the approximation theorem as numbers", lambda _: theory.approximation()
+    ),
     "verdict": Entry("verdict", "accuracy left under strong attacks", verdict.verdict),
     "transfer": Entry("verdict", "what one unit's images do to another", verdict.transfer),
     "finetune": Entry("finetune", "a converted network, fine-tuned", learning.finetune),
