@@ -111,6 +111,22 @@ def load_tensors(
         raise ValueError(f"{path} is damaged: {error}") from error
 
 
+def load_rows(path: Path, names: Iterable[str], rows: Sequence[int]) -> "dict[str, Tensor]":
+    """Some rows of some tensors that `save_tensors` wrote; nothing else is read."""
+    import torch
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            slices = {name: file.get_slice(name) for name in names}
+            return {
+                name: torch.cat([piece[row : row + 1] for row in rows])
+                for name, piece in slices.items()
+            }
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+
+
 def join_tensors(path: Path, parts: Sequence[Path], state: Mapping[str, Any]) -> None:
     """One file of several that hold the same names: each tensor is theirs, one after another.
 

@@ -18,6 +18,7 @@ from filelock import FileLock
 
 from splash_units.lab.durable import (
     join_tensors,
+    load_rows,
     load_tensors,
     read_json,
     save_tensors,
@@ -60,6 +61,10 @@ class Finding:
     def tensors(self, *names: str) -> "dict[str, Tensor]":
         """The raw rows behind the numbers, all or only those named."""
         return load_tensors(self.folder / "tensors.safetensors", names or None)[1]
+
+    def rows(self, rows: Sequence[int], *names: str) -> "dict[str, Tensor]":
+        """Some rows of the tensors named, without reading the others."""
+        return load_rows(self.folder / "tensors.safetensors", names, rows)
 
     def failure(self) -> str | None:
         """Why the last try failed, if it did and none has succeeded since."""

@@ -7,7 +7,17 @@ import typer
 from typer.core import TyperGroup
 
 from splash_units.lab import plugins
-from splash_units.lab.cli import bench, datasets, figure, quickstart, run, runs, table, train
+from splash_units.lab.cli import (
+    attack,
+    bench,
+    datasets,
+    figure,
+    quickstart,
+    run,
+    runs,
+    table,
+    train,
+)
 from splash_units.lab.cli.terminal import out, user_errors
 
 
@@ -69,6 +79,7 @@ def every_verb(
 app.command("quickstart")(quickstart.quickstart)
 app.command("train")(train.train)
 app.command("run")(run.run)
+app.command("attack")(attack.attack)
 app.command("status")(runs.status)
 app.command("show")(runs.show)
 app.command("table")(table.table)

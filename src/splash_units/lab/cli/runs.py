@@ -6,8 +6,10 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from splash_units.lab.cli.attack import show_attacks
 from splash_units.lab.cli.terminal import StoreOption, epoch_line, out, percent, user_errors
 from splash_units.lab.cli.train import show_result
+from splash_units.lab.findings import attacks_on
 from splash_units.lab.spec import describe
 from splash_units.lab.store import Run, Store
 
@@ -26,7 +28,8 @@ def status(store: StoreOption = Path("runs")) -> None:
     if not runs:
         out.print(f"no runs in {store}")
         return
-    table = Table("run", "what", "state", "epochs", "test error", "why", box=None, pad_edge=False)
+    headings = ("run", "what", "state", "epochs", "test error", "attacks", "why")
+    table = Table(*headings, box=None, pad_edge=False)
     for run in runs:
         table.add_row(*_row(run))
     out.print(table)
@@ -42,7 +45,9 @@ def _row(run: Run) -> tuple[str, ...]:
     except ValueError as problem:
         what = f"unreadable: {problem}"
     epochs = f"{now.epochs_done:g}/{now.epochs or '?'}"
-    return run.id[:8], what, f"[{colour}]{now.state}[/{colour}]", epochs, error, now.why
+    attacks = f"{len(attacks_on(run)) or ''}"
+    state = f"[{colour}]{now.state}[/{colour}]"
+    return run.id[:8], what, state, epochs, error, attacks, now.why
 
 
 def show(
@@ -53,7 +58,7 @@ def show(
     ] = None,
     store: StoreOption = Path("runs"),
 ) -> None:
-    """Show a run: its numbers here, its curves and learned shapes as a picture."""
+    """Show a run: its numbers and attacks here, its curves and learned shapes as a picture."""
     from splash_units.lab.pictures import draw_run
 
     with user_errors():
@@ -66,5 +71,7 @@ def show(
             show_result(found)
         else:
             out.print(f"{now.state} {now.why}")
+        if attacks := attacks_on(found):
+            show_attacks(attacks)
         if found.history():
             out.print(f"picture: {draw_run(found, output or found.folder / 'picture.png')}")

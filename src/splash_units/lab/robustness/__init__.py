@@ -7,3 +7,4 @@ from splash_units.lab.robustness.named import check_attack as check_attack
 from splash_units.lab.robustness.named import describe_attack as describe_attack
 from splash_units.lab.robustness.named import make_attack as make_attack
 from splash_units.lab.robustness.running import attack as attack
+from splash_units.lab.robustness.transferring import transfer as transfer

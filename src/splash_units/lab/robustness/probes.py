@@ -6,7 +6,7 @@ same network finds them.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,16 @@ Rows = Mapping[str, Tensor]
 
 
 class Probes:
-    """Attacks on some images of a target, done or found in a folder."""
+    """Attacks on some images of a target, done or found in a folder.
 
-    def __init__(self, target: Target, folder: Path, seed: int, watcher: Watcher) -> None:
-        self._target, self._folder, self._seed, self._watcher = target, folder, seed, watcher
+    `identity` tells the target from any other whose probes lie there.
+    """
+
+    def __init__(
+        self, target: Target, identity: str, folder: Path, seed: int, watcher: Watcher
+    ) -> None:
+        self._target, self._identity, self._folder = target, identity, folder
+        self._seed, self._watcher = seed, watcher
 
     @property
     def size(self) -> int:
@@ -57,10 +63,14 @@ class Probes:
         return self._kept("gradient", {}, index, compute)["zero"]
 
     def _kept(
-        self, name: str, options: Mapping[str, Any], index: Tensor, compute: Any
+        self,
+        name: str,
+        options: Mapping[str, Any],
+        index: Tensor,
+        compute: Callable[[], dict[str, list[Any]]],
     ) -> dict[str, Tensor]:
         what = {"attack": name, "options": dict(options), "seed": self._seed}
-        text = json.dumps([what, index.tolist()], sort_keys=True)
+        text = json.dumps([self._identity, what, index.tolist()], sort_keys=True)
         path = self._folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
         rows = (read_json(path) or {}).get("rows")
         if rows is None:

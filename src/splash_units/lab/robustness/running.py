@@ -88,14 +88,15 @@ def attack(
             draft.discard()
         elif is_complete(found, check=check):
             return found
-        record = {"model_sha256": (run.result() or {}).get("model_sha256")}
+        identity = (run.result() or {}).get("model_sha256", run.id)
         with watched(progress) as watcher, own_settings(place, threads), noting_failure(draft):
             conduct(
                 draft,
                 spec,
                 target_of(run, place),
                 watcher=watcher,
-                record={**record, "threads": threads},
+                record={"threads": threads, "model_sha256": identity},
+                identity=identity,
                 scale=spec.train.scale,
                 check=check,
                 chunk_size=chunk_size,
@@ -116,17 +117,22 @@ def conduct(
     *,
     watcher: Watcher,
     record: Mapping[str, Any],
+    identity: str,
     scale: str | None,
     check: bool,
     chunk_size: int | None,
 ) -> None:
-    """Do what a spec asks and finish the draft, or only the checks if the rest is done."""
+    """Do what a spec asks and finish the draft, or only the checks if the rest is done.
+
+    `identity` tells the network and its images from any other.
+    """
     made = make_attack(spec.attack, spec.options)
 
     def checked(rows: Mapping[str, Tensor]) -> dict[str, Any]:
         if not check:
             return {"checked": False, "checks": [], "warnings": []}
-        probes = Probes(target, draft.finding.folder.parent / ".probes", spec.seed, watcher)
+        folder = draft.finding.folder.parent / ".probes"
+        probes = Probes(target, identity, folder, spec.seed, watcher)
         found = checks.run(spec.attack, spec.options, rows, probes)
         return {
             "checked": True,

@@ -30,10 +30,13 @@ class Target:
 
     def shown(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Some images as the network takes them, and their labels."""
-        images = self.images[index].to(self.place)
-        if images.dtype == torch.uint8:
-            images = images.to(torch.float32) / 255
+        images = floats(self.images[index].to(self.place))
         return images.contiguous(), self.labels[index].to(self.place)
+
+
+def floats(images: Tensor) -> Tensor:
+    """Images in [0, 1] from bytes, or as they are."""
+    return images.to(torch.float32) / 255 if images.dtype == torch.uint8 else images
 
 
 def target_of(run: Run, place: torch.device) -> Target:
