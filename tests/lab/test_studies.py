@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from splash_units import catalogue
-from splash_units.lab import studies, vocabulary
+from splash_units.lab import quickstart, studies, vocabulary
 from splash_units.lab.spec import AttackSpec, CostSpec, TrainSpec, TransferSpec, digest, needs
 from splash_units.lab.studies import accuracy, family, published
 from splash_units.lab.studies.files import FIGURES, TABLES
@@ -116,6 +116,11 @@ def test_runs_are_shared_between_studies():
     for name in ("pixels", "boundary", "fgsm", "cw", "verdict", "separation"):
         needed = {digest(train) for s in studies.load(name).specs("short", 1) for train in needs(s)}
         assert needed <= main
+
+
+def test_the_quick_start_is_a_study():
+    assert studies.load("quickstart").specs("short") == quickstart.specs()
+    assert "quickstart" not in studies.load("paper").text
 
 
 def test_accuracy_has_the_papers_columns_and_units():

@@ -15,10 +15,9 @@ from pathlib import Path
 from splash_units.lab import plugins
 from splash_units.lab.spec import TrainSpec
 from splash_units.lab.store import Run, Store
+from splash_units.lab.studies.quickstart import EPOCHS, UNITS
 
-UNITS = ("relu", "prelu", "apl", "swish", "splash")
 SEEDS = (0, 1, 2)
-EPOCHS = 15
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from rich.table import Table
 
 from splash_units.lab.cli.terminal import FAILED, StoreOption, complain, out, percent
 from splash_units.lab.quickstart import (
-    EPOCHS,
     SEEDS,
     Row,
     by_unit,
@@ -22,6 +21,7 @@ from splash_units.lab.quickstart import (
 )
 from splash_units.lab.spec import TrainSpec, describe
 from splash_units.lab.store import Run, Store
+from splash_units.lab.studies.quickstart import EPOCHS
 
 
 def quickstart(

@@ -18,6 +18,7 @@ from splash_units.lab.studies import (
     finetune,
     hinges,
     initialisation,
+    quickstart,
     separation,
     verdict,
 )
@@ -64,7 +65,9 @@ PAPER = Study(
     tables=tuple(dict.fromkeys(name for study in _OF_THE_PAPER for name in study.tables)),
     figures=tuple(dict.fromkeys(name for study in _OF_THE_PAPER for name in study.figures)),
 )
-STUDIES: Mapping[str, Study] = {study.name: study for study in (*_OF_THE_PAPER, PAPER)}
+STUDIES: Mapping[str, Study] = {
+    study.name: study for study in (*_OF_THE_PAPER, PAPER, quickstart.STUDY)
+}
 NAMES = tuple(STUDIES)
 
 
