@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -59,9 +59,6 @@ class Attack(ABC):
 
     A subclass says what it may do (`budget`) and how it does it (`perturb`).
     """
-
-    layout: ClassVar[torch.memory_format] = torch.channels_last
-    """How images lie in memory when the network is asked for logits alone."""
 
     @property
     def starts_from_clean_gradient(self) -> bool:
@@ -148,7 +145,6 @@ class Attack(ABC):
             clean,
             labels,
             width=width,
-            layout=self.layout,
             with_gradient=self.starts_from_clean_gradient,
         )
         clean_prediction = victim.clean_logits.argmax(1)
@@ -235,6 +231,6 @@ def fooled_when_rounded(model: Model, outcome: Outcome, *, width: int = 128) -> 
     if len(fooled):
         rounded, labels = (outcome.images[fooled] * 255).round() / 255, outcome.labels[fooled]
         with frozen(model):
-            victim = Victim(model, rounded, labels, width=width, layout=Attack.layout)
+            victim = Victim(model, rounded, labels, width=width)
         still[fooled] = victim.clean_logits.argmax(1) != labels
     return still

@@ -18,7 +18,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,9 +31,12 @@ from splash_units.lab.attacks.streams import integers
 from splash_units.lab.attacks.threat import positive, whole
 from splash_units.lab.attacks.victim import Victim
 
+Array = np.ndarray[Any, Any]
+
 WINDOWS = 2**20
 STARTING, BLENDING, ON_SPHERE, STEPPING = range(4)
-AFTER = (BLENDING, STEPPING, STEPPING, STEPPING)
+BEFORE_THE_WALK = (STARTING, BLENDING)
+AFTER = np.array([BLENDING, STEPPING, STEPPING, STEPPING])
 LOOK_EVERY = 10
 
 
@@ -43,19 +48,21 @@ class Watch:
     rare: float
     frequent: float
 
-    def look(self, history: Tensor, looks: Tensor, success: Tensor, looked: Tensor) -> Tensor:
+    def look(self, history: Array, looks: Array, success: Array, looked: Array) -> Array:
         """Record the rows that were looked at; +1, -1 or 0 a row: longer steps, shorter or as they
         are.
 
         A row is judged on a full history only, and starts a new one when its steps change.
         """
-        (rows,) = looked.nonzero(as_tuple=True)
-        history[rows, looks[rows] % self.looks] = success[rows].to(history.dtype)
-        looks += looked
-        judged = looked & (looks >= self.looks)
-        share = history.mean(1)
-        trend = (judged & (share > self.frequent)).int() - (judged & (share < self.rare)).int()
-        looks[trend != 0] = 0
+        (rows,) = looked.nonzero()
+        history[rows, looks[rows] % self.looks] = success[rows]
+        looks[rows] += 1
+        trend = np.zeros(len(looks), dtype=np.int64)
+        judged = rows[looks[rows] >= self.looks]
+        if len(judged):
+            share = history[judged].mean(1)
+            trend[judged] = (share > self.frequent).astype(np.int64) - (share < self.rare)
+            looks[trend != 0] = 0
         return trend
 
 
@@ -82,7 +89,11 @@ def gaussian_windows(
 
 @dataclass
 class BoundaryRows(slots.Rows):
-    """`best` is the misclassified image the walk has reached, or the noise it is to start from."""
+    """`best` is the misclassified image the walk has reached, or the noise it is to start from.
+
+    All but images and labels are small and stay on the CPU, to be worked on as numpy's arrays: its
+    operations on a few numbers take a fifth of the time of torch's, and there are many a step.
+    """
 
     places: Tensor  #: where in the table each step's noise begins
     phase: Tensor
@@ -127,24 +138,25 @@ class Boundary(Attack):
 
     def perturb(self, victim: Victim, task: Task) -> Tensor:
         def advance(rows: BoundaryRows) -> Tensor:
-            images, nearer = self._propose(rows)
+            images, worth_having = self._propose(rows)
             fooled = victim.logits(images).argmax(1) != rows.label
-            accepted = fooled & nearer & (rows.phase != ON_SPHERE)
+            accepted = fooled & worth_having
             if bool(accepted.any()):
                 rows.best[accepted] = images[accepted]
-            return self._move_on(rows, fooled)
+            return torch.from_numpy(self._move_on(rows, fooled.numpy(force=True))).to(fooled.device)
 
         return slots.run(victim, task, begin=self._begin, advance=advance)
 
     def _begin(self, task: Task) -> BoundaryRows:
-        clean = task.images.contiguous(memory_format=self.layout)
-        one, zero = clean.new_ones(len(task)), torch.zeros_like(task.labels)
+        clean = task.images.contiguous()
+        one = torch.ones(len(task), dtype=clean.dtype)
+        zero = torch.zeros(len(task), dtype=torch.int64)
         return BoundaryRows(
             clean=clean,
             label=task.labels,
             best=clean.clone(),
             places=integers(
-                task.fresh_streams(), WINDOWS, self.start_attempts + self.steps + 1, like=clean
+                task.fresh_streams(), WINDOWS, self.start_attempts + self.steps + 1, like=one
             ),
             phase=zero + STARTING,
             attempt=zero.clone(),
@@ -152,55 +164,66 @@ class Boundary(Attack):
             step=zero + 1,
             sphere_step=one * self.spherical_step,
             source_step=one * self.source_step,
-            sphere_history=clean.new_zeros(len(task), SPHERE.looks),
+            sphere_history=torch.zeros(len(task), SPHERE.looks, dtype=torch.bool),
             sphere_looks=zero.clone(),
-            source_history=clean.new_zeros(len(task), SOURCE.looks),
+            source_history=torch.zeros(len(task), SOURCE.looks, dtype=torch.bool),
             source_looks=zero.clone(),
         )
 
     def _propose(self, rows: BoundaryRows) -> tuple[Tensor, Tensor]:
         """The image each row wants to ask about, and whether it would be worth having."""
-        starting = rows.phase == STARTING
-        number = torch.where(starting, rows.attempt, self.start_attempts + rows.step)
-        place = rows.places.gather(1, number[:, None].clamp(max=rows.places.shape[1] - 1))[:, 0]
-        images, nearer = step(rows, place)
-        begun = rows.phase >= ON_SPHERE
-        if not bool(begun.all()):
-            blending = rows.phase == BLENDING
-            share = column(rows.blend.to(images.dtype) / self.blend_steps)
+        device, phase = rows.clean.device, rows.phase.numpy()
+        starting = phase == STARTING
+        number = np.where(starting, rows.attempt.numpy(), self.start_attempts + rows.step.numpy())
+        places = rows.places.numpy()
+        place = places[np.arange(len(places)), number.clip(max=places.shape[1] - 1)]
+        noise = torch.from_numpy(place).to(device)
+        on_sphere = torch.from_numpy(phase == ON_SPHERE).to(device)
+        images, nearer = step(rows, noise, on_sphere)
+        worth_having = nearer & ~on_sphere
+        if (phase < ON_SPHERE).any():
+            first, blending = (torch.from_numpy(phase == p).to(device) for p in BEFORE_THE_WALK)
+            share = column((rows.blend / self.blend_steps).to(device, images.dtype))
             images[blending] = torch.lerp(rows.clean, rows.best, share)[blending]
-            images[starting] = uniform_noise(images[starting], place[starting])
-        return images, nearer | ~begun
+            images[first] = uniform_noise(images[first], noise[first])
+            worth_having |= first | blending
+        return images, worth_having
 
-    def _move_on(self, rows: BoundaryRows, fooled: Tensor) -> Tensor:
+    def _move_on(self, rows: BoundaryRows, fooled: Array) -> Array:
         """Each row's next phase by the answer it got; say which rows are done."""
-        asked = rows.phase
         self._adapt(rows, fooled)
-        rows.attempt += asked == STARTING
-        rows.blend += asked == BLENDING
-        rows.step += asked == STEPPING
-        look = torch.where(rows.step % LOOK_EVERY == 0, ON_SPHERE, STEPPING)
-        stay = torch.where(asked == STEPPING, look, asked)
+        phase, step, attempt = rows.phase.numpy(), rows.step.numpy(), rows.attempt.numpy()
+        asked = phase.copy()
+        attempt += asked == STARTING
+        rows.blend.numpy()[asked == BLENDING] += 1
+        step += asked == STEPPING
+        look = np.where(step % LOOK_EVERY == 0, ON_SPHERE, STEPPING)
+        stay = np.where(asked == STEPPING, look, asked)
         # A start becomes a blend, a blend a walk; after a look at the sphere comes the step.
         ready = (asked == ON_SPHERE) | ((asked < ON_SPHERE) & fooled)
-        rows.phase = torch.where(ready, asked.new_tensor(AFTER)[asked], stay)
-        no_start = (rows.phase == STARTING) & (rows.attempt == self.start_attempts)
-        return no_start | (rows.step > self.steps) | (rows.source_step < self.converged_at)
+        phase[:] = np.where(ready, AFTER[asked], stay)
+        no_start = (phase == STARTING) & (attempt == self.start_attempts)
+        converged = rows.source_step.numpy() < self.converged_at
+        done: Array = no_start | (step > self.steps) | converged
+        return done
 
-    def _adapt(self, rows: BoundaryRows, fooled: Tensor) -> None:
+    def _adapt(self, rows: BoundaryRows, fooled: Array) -> None:
         """Lengthen the steps of rows that succeed often, shorten those of rows that rarely do."""
-        on_sphere = rows.phase == ON_SPHERE
-        if bool(on_sphere.any()):
-            trend = SPHERE.look(rows.sphere_history, rows.sphere_looks, fooled, on_sphere)
-            rows.sphere_step *= self.step_adaptation**trend
-            rows.source_step *= self.step_adaptation**trend
-        stepped = (rows.phase == STEPPING) & (rows.step % LOOK_EVERY == 0)
-        if bool(stepped.any()):
-            trend = SOURCE.look(rows.source_history, rows.source_looks, fooled, stepped)
-            rows.source_step *= self.step_adaptation**trend
+        phase = rows.phase.numpy()
+        sphere_step, source_step = rows.sphere_step.numpy(), rows.source_step.numpy()
+        on_sphere = phase == ON_SPHERE
+        if on_sphere.any():
+            history, looks = rows.sphere_history.numpy(), rows.sphere_looks.numpy()
+            trend = SPHERE.look(history, looks, fooled, on_sphere)
+            sphere_step *= self.step_adaptation**trend
+            source_step *= self.step_adaptation**trend
+        stepped = (phase == STEPPING) & (rows.step.numpy() % LOOK_EVERY == 0)
+        if stepped.any():
+            history, looks = rows.source_history.numpy(), rows.source_looks.numpy()
+            source_step *= self.step_adaptation ** SOURCE.look(history, looks, fooled, stepped)
 
 
-def step(rows: BoundaryRows, place: Tensor) -> tuple[Tensor, Tensor]:
+def step(rows: BoundaryRows, place: Tensor, on_sphere: Tensor) -> tuple[Tensor, Tensor]:
     """The next image of each row's walk, and whether it is nearer to the clean one.
 
     With the noise's part across the way to the clean image scaled to `sphere_step` times the
@@ -208,36 +231,28 @@ def step(rows: BoundaryRows, place: Tensor) -> tuple[Tensor, Tensor]:
     the step inwards are sums of `clean`, `away` and `noise` with one factor a row, so that each is
     made in a pass or two.
     """
-    clean, away = flat(rows.clean), flat(rows.clean - rows.best)
+    clean = rows.clean.flatten(1)
+    away = clean - rows.best.flatten(1)
     windows, norms = gaussian_windows(clean.shape[1], clean.dtype, clean.device)
     noise, norm = windows.index_select(0, place), norms[place]
     distance = torch.linalg.vector_norm(away, dim=1)
     along = torch.linalg.vecdot(noise, away) / distance
-    slope = rows.sphere_step / (norm.square() - along.square()).sqrt()
-    shrink = (1 + rows.sphere_step.square()).rsqrt()
+    sphere_step, source_step = (s.to(clean.device) for s in (rows.sphere_step, rows.source_step))
+    slope = sphere_step / (norm.square() - along.square()).sqrt()
+    shrink = (1 + sphere_step.square()).rsqrt()
     sphere = torch.addcmul(clean, away, (-(slope * along + 1) * shrink)[:, None])
     sphere.addcmul_(noise, (slope * distance * shrink)[:, None]).clamp_(0, 1)
 
     reach = torch.linalg.vector_norm(clean - sphere, dim=1)
     # Clipping to [0, 1] has moved the image off the sphere; the step inwards is measured from it.
-    inwards = ((rows.source_step * distance + reach - distance) / reach).clamp(0, 1)
-    inwards = torch.where(rows.phase == ON_SPHERE, 0, inwards)
+    inwards = ((source_step * distance + reach - distance) / reach).clamp(0, 1)
+    inwards.masked_fill_(on_sphere, 0)
     images = sphere.lerp_(clean, inwards[:, None])
-    return like(images, rows.clean), (1 - inwards) * reach < distance
+    return images.view_as(rows.clean), (1 - inwards) * reach < distance
 
 
 def uniform_noise(images: Tensor, place: Tensor) -> Tensor:
     """Uniform noise in [0, 1], shaped like some images, from the windows that begin at `place`."""
     windows, _ = gaussian_windows(images.shape[1:].numel(), images.dtype, images.device)
-    return like(torch.special.ndtr(windows.index_select(0, place)), images)
-
-
-def flat(images: Tensor) -> Tensor:
-    """Images in channels_last as rows of numbers, without a copy."""
-    return images.permute(0, 2, 3, 1).flatten(1)
-
-
-def like(rows: Tensor, images: Tensor) -> Tensor:
-    """The way back from `flat`."""
-    count, channels, height, width = images.shape
-    return rows.view(count, height, width, channels).permute(0, 3, 1, 2)
+    uniform: Tensor = torch.special.ndtr(windows.index_select(0, place))
+    return uniform.view_as(images)

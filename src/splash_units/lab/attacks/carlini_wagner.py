@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -69,9 +68,6 @@ class CarliniWagnerL2(Attack):
     confidence: float = 0.0
     initial_constant: float = 1e-3
     abort_early: bool = True
-
-    # The images found lie so close to the boundary that the last check must do the same sums.
-    layout: ClassVar[torch.memory_format] = torch.contiguous_format
 
     def __post_init__(self) -> None:
         whole("binary_search_steps", self.binary_search_steps)

@@ -22,6 +22,10 @@ Model = Callable[[Tensor], Tensor]
 
 Forward = Callable[[Tensor], Tensor]
 
+FEWEST_CHANNELS = 16
+Norm = nn.BatchNorm1d | nn.BatchNorm2d
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+
 
 @contextmanager
 def frozen(model: Model) -> Iterator[None]:
@@ -52,6 +56,18 @@ def frozen(model: Model) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
+def layout_of(model: Model) -> torch.memory_format:
+    """How images should lie in memory for a network: channels_last if its convolutions are wide.
+
+    With few channels side by side torch's batch norm and standardisation are slow on a CPU.
+    """
+    if not isinstance(model, nn.Module):
+        return torch.contiguous_format
+    channels = [m.out_channels for m in model.modules() if isinstance(m, nn.Conv2d)]
+    wide = min(channels, default=0) >= FEWEST_CHANNELS
+    return torch.channels_last if wide else torch.contiguous_format
+
+
 def cheaper_layers(model: nn.Module) -> Iterator[tuple[nn.Module, Forward]]:
     """The layers of a frozen network that can be had for less, and how.
 
@@ -66,9 +82,8 @@ def cheaper_layers(model: nn.Module) -> Iterator[tuple[nn.Module, Forward]]:
             continue
         if type(module) is nn.MaxPool2d and halves(module):
             yield module, max_pool(module)
-        elif type(module) is nn.BatchNorm1d or type(module) is nn.BatchNorm2d:
-            if module.running_var is not None:
-                yield module, batch_norm(module)
+        elif isinstance(module, Norm) and type(module) in NORMS and module.track_running_stats:
+            yield module, batch_norm(module)
 
 
 def halves(pool: nn.MaxPool2d) -> bool:
@@ -126,7 +141,7 @@ class HalvingPool(torch.autograd.Function):
         return into
 
 
-def batch_norm(module: nn.BatchNorm1d | nn.BatchNorm2d) -> Forward:
+def batch_norm(module: Norm) -> Forward:
     """The forward of a batch norm with fixed statistics."""
     assert module.running_mean is not None
     assert module.running_var is not None
@@ -143,7 +158,7 @@ def batch_norm(module: nn.BatchNorm1d | nn.BatchNorm2d) -> Forward:
     return forward
 
 
-def normalise(x: Tensor, module: nn.BatchNorm1d | nn.BatchNorm2d) -> Tensor:
+def normalise(x: Tensor, module: Norm) -> Tensor:
     mean, variance = module.running_mean, module.running_var
     return F.batch_norm(x, mean, variance, module.weight, module.bias, False, 0.0, module.eps)
 
@@ -154,9 +169,7 @@ class FixedBatchNorm(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, module: nn.BatchNorm1d | nn.BatchNorm2d, factor: Tensor
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, module: Norm, factor: Tensor) -> Tensor:
         ctx.factor = factor.view(-1, *[1] * (x.ndim - 2))
         return normalise(x, module)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from splash_units.lab.attacks.attack import Attack
 from splash_units.lab.attacks.frozen import Model, frozen
 from splash_units.lab.attacks.threat import check_images
 from splash_units.lab.attacks.victim import Victim
@@ -17,7 +16,7 @@ def classified_right(model: Model, images: Tensor, labels: Tensor, *, width: int
     """Which images the network gets right, asked as an attack asks it."""
     check_images(images, labels)
     with frozen(model), torch.no_grad():
-        victim = Victim(model, images, labels, width=width, layout=Attack.layout)
+        victim = Victim(model, images, labels, width=width)
     return victim.clean_logits.argmax(1) == labels
 
 
@@ -29,8 +28,6 @@ def without_gradient(model: Model, images: Tensor, labels: Tensor, *, width: int
     """
     check_images(images, labels)
     with frozen(model), torch.no_grad():
-        victim = Victim(
-            model, images, labels, width=width, layout=Attack.layout, with_gradient=True
-        )
+        victim = Victim(model, images, labels, width=width, with_gradient=True)
     assert victim.clean_gradient is not None
     return ~victim.clean_gradient.flatten(1).any(1)

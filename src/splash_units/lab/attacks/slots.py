@@ -34,7 +34,8 @@ class Rows:
     def put(self, slots: Tensor, rows: Rows) -> None:
         """Replace some slots by other rows."""
         for field in fields(self):
-            getattr(self, field.name)[slots] = getattr(rows, field.name)
+            tensor = getattr(self, field.name)
+            tensor[slots.to(tensor.device)] = getattr(rows, field.name)
 
 
 R = TypeVar("R", bound=Rows)

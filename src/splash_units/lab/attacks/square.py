@@ -71,7 +71,7 @@ class Square(Attack):
         return slots.run(victim, task, begin=self._begin, advance=advance)
 
     def _begin(self, task: Task) -> SquareRows:
-        clean = task.images.contiguous(memory_format=self.layout)
+        clean = task.images.contiguous()
         channels, width = clean.shape[1], clean.shape[3]
         generators = task.fresh_streams()
         signs = uniform(generators, channels, 1, width, like=clean) < 0.5

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from splash_units.lab.attacks.frozen import Model
+from splash_units.lab.attacks.frozen import Model, layout_of
 from splash_units.lab.attacks.threat import check_labels
 
 
@@ -29,12 +29,12 @@ class Victim:
         labels: Tensor,
         *,
         width: int,
-        layout: torch.memory_format,
         with_gradient: bool = False,
     ):
-        self.width, self.model, self.layout = width, model, layout
-        self.queries = torch.zeros_like(labels)
-        self.gradient_queries = torch.zeros_like(labels)
+        self.width, self.model, self._layout = width, model, layout_of(model)
+        self._queries = torch.zeros_like(labels)
+        self._gradient_queries = torch.zeros_like(labels)
+        self._unbooked, self._gradients_unbooked = 0, 0
         self.winner = torch.zeros_like(labels)  #: which of several attacks fooled an image
         self._asking_for = torch.arange(len(labels), device=labels.device)
         self.clean_gradient: Tensor | None = None
@@ -46,40 +46,58 @@ class Victim:
 
     def ask_for(self, owners: Tensor) -> None:
         """Say which images (indices into those given at the start) the next questions are about."""
+        self._book()
         self._asking_for = owners
+
+    def _book(self) -> None:
+        """Charge the images asked about: at once for many questions, since each is quick."""
+        self._queries[self._asking_for] += self._unbooked
+        self._gradient_queries[self._asking_for] += self._gradients_unbooked
+        self._unbooked, self._gradients_unbooked = 0, 0
+
+    @property
+    def queries(self) -> Tensor:
+        """Forward passes spent on each image."""
+        self._book()
+        return self._queries
+
+    @property
+    def gradient_queries(self) -> Tensor:
+        """Backward passes spent on each image."""
+        self._book()
+        return self._gradient_queries
 
     def count(self, owner: int, queries: int) -> None:
         """Count questions put to a part of the network, and so not through this object."""
-        self.queries[owner] += queries
+        self._queries[owner] += queries
 
     def logits(self, images: Tensor) -> Tensor:
         """The logits of any number of images, without gradients."""
-        self.queries[self._asking_for] += 1
+        self._unbooked += 1
         return self.recheck(images)
 
     def recheck(self, images: Tensor) -> Tensor:
         """The logits of any number of images, not counted as questions of the attack."""
         with torch.no_grad():
             blocks = torch.split(images, self.width)
-            return torch.cat([self._answer(block, self.layout) for block in blocks])
+            return torch.cat([self._answer(block) for block in blocks])
 
     def gradient(
         self, images: Tensor, objective: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
         """The logits of up to one block, and the gradient of their summed objective."""
-        self.queries[self._asking_for] += 1
-        self.gradient_queries[self._asking_for] += 1
+        self._unbooked += 1
+        self._gradients_unbooked += 1
         with torch.enable_grad():
-            # Not in `layout`: channels_last slows batch norm's backward by more than it saves.
-            images = images.detach().contiguous().requires_grad_(True)
-            logits = self._answer(images, torch.contiguous_format)
+            images = images.detach().requires_grad_(True)
+            logits = self._answer(images)
             if not logits.requires_grad:
                 raise ValueError(
                     "the network's logits carry no gradient, which this attack needs; "
                     "Boundary, Square and Pixels work without"
                 )
             (gradient,) = torch.autograd.grad(objective(logits).sum(), images)
-        return logits.detach(), gradient
+        return logits.detach(), gradient.contiguous()
 
     def _differentiate(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The logits of any number of images, and the gradient of their cross-entropy."""
@@ -95,10 +113,10 @@ class Victim:
         logits, gradients = zip(*answers, strict=True)
         return torch.cat(logits), torch.cat(gradients)
 
-    def _answer(self, images: Tensor, layout: torch.memory_format) -> Tensor:
+    def _answer(self, images: Tensor) -> Tensor:
         missing = self.width - len(images)
         block = torch.cat([images, images[:1].expand(missing, -1, -1, -1)]) if missing else images
-        logits = self.model(block.contiguous(memory_format=layout))
+        logits = self.model(block.contiguous(memory_format=self._layout))
         return check_logits(logits, self.width)[: len(images)]
 
 

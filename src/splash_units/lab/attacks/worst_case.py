@@ -62,7 +62,6 @@ class WorstCase(Attack):
         standing = torch.arange(len(task), device=task.images.device)
         for number, attack in enumerate(self.attacks):
             part = replace(task.part(standing), ticker=Silence())
-            victim.layout = attack.layout
             images = attack.perturb(victim, part)
             if attack.budget is None:
                 too_far = (
