@@ -4,7 +4,7 @@ import pytest
 import tiny_lab  # noqa: F401 - registers the network "tiny" and the data set "blobs"
 
 from splash_units.lab import data, estimates
-from splash_units.lab.estimates import Estimate, Estimates, passes_of, total
+from splash_units.lab.estimates import OVERHEAD, Estimate, Estimates, passes_of, total
 from splash_units.lab.jobs import hopeless, is_done, missing, perform
 from splash_units.lab.spec import (
     AttackSpec,
@@ -132,7 +132,7 @@ def test_without_runs_the_rough_figures_serve(tmp_path):
     whole = guess.of(lenet5)
     assert whole.basis == "rough"
     images = 100 * (50_000 + 10_000 / 3)
-    assert whole.seconds == pytest.approx(3 + images * estimates.ROUGH["lenet5"] / 1000)
+    assert whole.seconds == pytest.approx(OVERHEAD + images * estimates.ROUGH["lenet5"] / 1000)
     resnet = lenet5.model_copy(update={"model": "resnet20"})
     smoke = lenet5.model_copy(update={"scale": "smoke"})
     assert guess.of(smoke).seconds < whole.seconds < guess.of(resnet).seconds
@@ -148,12 +148,12 @@ def test_runs_of_the_same_network_are_the_better_guess(tmp_path):
     guess = Estimates(store)
     other = SPLASH.model_copy(update={"seed": 7})
     images = 2 * (256 + 160 / 3)
-    assert guess.of(other) == Estimate(pytest.approx(3 + images * 2.0), "measured")
+    assert guess.of(other) == Estimate(pytest.approx(OVERHEAD + images * 2.0), "measured")
     relu = other.model_copy(update={"unit": "relu"})
-    assert guess.of(relu) == Estimate(pytest.approx(3 + images * 1.0), "measured")
+    assert guess.of(relu) == Estimate(pytest.approx(OVERHEAD + images * 1.0), "measured")
     third = other.model_copy(update={"unit": "prelu"})
-    assert guess.of(third) == Estimate(pytest.approx(3 + images * 1.5), "measured")
-    assert guess.of(ATTACK) == Estimate(pytest.approx(3 + 8 * 4 * 2.0 / 3), "measured")
+    assert guess.of(third) == Estimate(pytest.approx(OVERHEAD + images * 1.5), "measured")
+    assert guess.of(ATTACK) == Estimate(pytest.approx(OVERHEAD + 8 * 4 * 2.0 / 3), "measured")
 
 
 def test_a_sum_is_measured_only_if_all_of_it_is():

@@ -31,7 +31,7 @@ from splash_units.lab.store import Store
 ROUGH: Mapping[str, float] = {"mlp": 0.05, "lenet5": 0.25, "resnet20": 5.5, "nin": 33, "allcnn": 33}
 ROUGH_OF_ANY_OTHER = 5.0
 FORWARD = 1 / 3  # of a training step; the backward pass is twice the forward
-OVERHEAD = 3.0  # seconds, for whatever is not arithmetic: data, the network, writing
+OVERHEAD = 1.0  # seconds, for whatever is not arithmetic: data, the network, writing
 SEPARATION = 5.0
 
 Basis = Literal["measured", "rough"]
