@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from splash_units import catalogue
-from splash_units.lab import quickstart, studies, vocabulary
+from splash_units.lab import plugins, quickstart, studies, vocabulary
+from splash_units.lab.frames import label
 from splash_units.lab.spec import AttackSpec, CostSpec, TrainSpec, TransferSpec, digest, needs
 from splash_units.lab.studies import accuracy, family, published
 from splash_units.lab.studies.files import FIGURES, TABLES
@@ -394,6 +395,18 @@ def test_a_line_is_found_past_comments_and_the_same_word_elsewhere(read):
     text += '[[units]]\nname = "splash"\nnum_hinges = 8\n'
     with pytest.raises(ValueError, match=r"line 8: .*must be odd"):
         read(text)
+
+
+def test_the_example_is_a_study_with_a_unit_of_its_own():
+    examples = Path(__file__).parents[2] / "examples"
+    lines = (examples / "own_unit.toml").read_text().splitlines()
+    assert len([line for line in lines if line.strip()]) <= 10
+    with pytest.raises(ValueError, match=r"own_unit\.toml, line 5: unknown unit 'snake'"):
+        studies.load(examples / "own_unit.toml")
+    plugins.load([str(examples / "own_unit.py")])
+    study = studies.load(examples / "own_unit.toml")
+    assert kinds(study.specs("short")) == {"train": 4 * 3, "attack": 4 * 3}
+    assert "snake frequency=1" in {label(spec) for spec in study.specs("short", only="kind=train")}
 
 
 def test_what_a_file_may_show_is_there():
