@@ -27,6 +27,8 @@ MAX_ROTATION = math.radians(15)
 MAX_RESCALING = 0.2  # a factor between 0.8 and 1.2
 MAX_JITTER = 0.2  # of brightness, contrast and saturation, as factors
 MAX_HUE = 0.05  # of a full turn
+RANGES = torch.tensor([MAX_ROTATION, MAX_SHIFT, MAX_SHIFT, 2 * math.pi * MAX_HUE]).view(4, 1)
+FACTORS = torch.tensor([MAX_RESCALING, MAX_JITTER, MAX_JITTER, MAX_JITTER]).view(4, 1)
 
 # In YIQ a colour is its luma and two axes of chroma: saturation scales the chroma, hue turns it. As
 # matrices on RGB: GREY keeps only the luma, TURN is a quarter turn of the chroma.
@@ -64,36 +66,27 @@ def heavy(fill: Tensor, shape: tuple[int, ...]) -> Augmentation:
     """Random flips, rotations, scales, shifts and colours."""
     count, planes, height, width, values = shape
     channels = planes * values
+    # Every batch uses the same memory: to get new pages from the system takes longer than to
+    # compute what is written there.
+    images, recoloured = fill.new_empty(2, count, channels, height, width)
+    grid = torch.empty(count, 2, height, width)
     canvas = filled_canvas(
         fill.view(channels, 1, 1, 1), (count, channels, height, width, 1), margin=1
-    ).squeeze(-1)
+    ).squeeze(4)
 
     def augment(pixels: Tensor, generator: Generator | None) -> Tensor:
-        flipped = torch.rand(len(pixels), generator=generator) < 0.5
-        angle, scale, down, right, brightness, contrast, saturation, hue = (
-            2 * torch.rand(8, len(pixels), generator=generator) - 1
-        )
-        images = pixels.movedim(4, 2).reshape(-1, channels, height, width)
-        images = images.to(torch.float32, memory_format=torch.contiguous_format)
-        framed = canvas[: len(pixels)]
+        size = len(pixels)
+        flipped = torch.rand(size, generator=generator) < 0.5
+        drawn = 2 * torch.rand(8, size, generator=generator) - 1
+        angle, down, right, hue = RANGES * drawn[:4]
+        scale, brightness, contrast, saturation = 1 + FACTORS * drawn[4:]
+        images[:size].copy_(pixels.movedim(4, 2).reshape(size, channels, height, width))
         # Colours first, so that the fill stays the plain mean.
-        recolour(
-            images,
-            (1 + MAX_JITTER * brightness) / 255,
-            1 + MAX_JITTER * contrast,
-            1 + MAX_JITTER * saturation,
-            2 * math.pi * MAX_HUE * hue,
-            out=framed[:, :, 1:-1, 1:-1],
-        )
-        warped = warp(
-            framed,
-            flipped,
-            MAX_ROTATION * angle,
-            1 + MAX_RESCALING * scale,
-            MAX_SHIFT * down,
-            MAX_SHIFT * right,
-        )
-        return warped.view(-1, planes, values, height, width).movedim(2, 4)
+        recolour(images[:size], brightness / 255, contrast, saturation, hue, recoloured[:size])
+        framed = canvas[:size]
+        torch.clamp(recoloured[:size], 0, 1, out=framed[:, :, 1:-1, 1:-1])
+        warped = warp(framed, flipped, angle, scale, down, right, grid[:size])
+        return warped.view(size, planes, values, height, width).movedim(2, 4)
 
     return augment
 
@@ -152,12 +145,12 @@ def recolour(
     hue: Tensor,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Change the colours of (B, C, H, W) images in [0, 1]; `hue` is an angle, the rest are factors.
+    """Change the colours of (B, C, H, W) images; `hue` is an angle, the others are factors.
 
     In this order: brightness multiplies, contrast scales about the image's mean luma, saturation
     scales about each pixel's luma, hue turns the chroma in YIQ. Each step is affine in the pixel,
-    so that all four are one matrix and one offset per image, and values are cut to [0, 1] once, at
-    the end. Saturation and hue mean nothing to grey images and leave them alone.
+    so that all four are one matrix and one offset per image; nothing is cut to [0, 1]. Saturation
+    and hue mean nothing to grey images and leave them alone.
     """
     flat = images.flatten(2)
     brightness, contrast, saturation, hue = (
@@ -172,19 +165,27 @@ def recolour(
         matrix = brightness * contrast
     # Saturation and hue leave grey alone, so the mean luma passes through them unchanged.
     mean_luma = grey @ flat.mean(2, keepdim=True)
-    recoloured = torch.baddbmm(brightness * (1 - contrast) * mean_luma, matrix, flat)
-    return torch.clamp(recoloured.view_as(images), 0, 1, out=out)
+    offset = brightness * (1 - contrast) * mean_luma
+    flat_out = None if out is None else out.view(flat.shape)
+    return torch.baddbmm(offset, matrix, flat, out=flat_out).view_as(images)
 
 
 def warp(
-    framed: Tensor, flipped: Tensor, angle: Tensor, scale: Tensor, down: Tensor, right: Tensor
+    framed: Tensor,
+    flipped: Tensor,
+    angle: Tensor,
+    scale: Tensor,
+    down: Tensor,
+    right: Tensor,
+    grid: Tensor,
 ) -> Tensor:
     """Flip, turn, scale and move images about their centres, sampled bilinearly.
 
     `framed` are (B, C, H + 2, W + 2): images in a frame of the fill, one pixel wide, so that
-    sampling outside of it, which repeats the border, gives the fill.
+    sampling outside of it, which repeats the border, gives the fill. `grid` is a workspace on the
+    CPU, (B, 2, H, W).
     """
-    count, _, height, width = framed.shape
+    height, width = framed.shape[2:]
     y = torch.arange(1, height - 1).view(1, -1, 1) - ((height - 1) / 2 + down.view(-1, 1, 1))
     x = torch.arange(1, width - 1).view(1, 1, -1) - ((width - 1) / 2 + right.view(-1, 1, 1))
     # Backwards: for each pixel of the result, where it was in the source, from the centre and in
@@ -192,7 +193,6 @@ def warp(
     cosine = (angle.cos() / scale).view(-1, 1, 1)
     sine = (angle.sin() / scale).view(-1, 1, 1)
     mirror = torch.where(flipped, -2 / width, 2 / width).view(-1, 1, 1)
-    grid = torch.empty(count, 2, height - 2, width - 2)
     torch.add(mirror * cosine * x, mirror * sine * y, out=grid[:, 0])
     torch.sub(2 / height * cosine * y, 2 / height * sine * x, out=grid[:, 1])
     return F.grid_sample(
