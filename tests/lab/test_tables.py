@@ -323,6 +323,28 @@ def test_verdict_and_transfer(store: Store) -> None:
     assert cell(table, "shown to Swish", "LeNet5", "CIFAR-10 D-A", "ReLU").text == ("50.0 (1 of 3)")
 
 
+def test_comparisons_of_a_part_of_a_study_show(store: Store) -> None:
+    (transfer,) = specs_of(
+        "verdict", "smoke", only="model=nin,kind=transfer,unit=relu+splash", data="digits"
+    )
+    for train in transfer.trains:
+        add_run(store, train, 0.3)
+    warning = {"warnings": ["splash hides its gradients"]}
+    add_finding(store, transfer, {"fooled": [[10, 5], [2, 8]], "images": 10, **warning})
+    table = tables.build("transfer", store, scale="smoke", data="digits")
+    assert cell(table, "shown to SPLASH", "NiN", "ReLU").text == "50.0 (1)"
+    assert not [row for row in table.rows if row[0].text == "NiN" and row[2].text == "APL"]
+    assert cell(table, "shown to SPLASH", "All-CNN", "APL").text == "missing"
+    assert "Warning: NiN, transfer, pgd: splash hides its gradients" in table.notes
+    (cost,) = specs_of("cost", "smoke", only="kind=cost,model=mlp,unit=apl")
+    labels = [choice.label for choice in cost.units]
+    numbers = {"labels": labels, "ratio": [1.0, 1.3], "quantiles": [[1.0, 1.0], [1.2, 1.4]]}
+    add_finding(store, cost, numbers)
+    table = tables.build("cost", store, scale="smoke")
+    assert cell(table, "time / ReLU's", "MLP", "APL").text == "1.30 (1.20 to 1.40)"
+    assert cell(table, "time / ReLU's", "MLP", "tanh").text == "missing"
+
+
 def test_separation_by_numbers(store: Store) -> None:
     for spec in specs_of("separation"):
         assert isinstance(spec, SeparationSpec)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from splash_units.lab.frames import label
-from splash_units.lab.spec import AttackSpec
+from splash_units.lab.spec import AttackSpec, TransferSpec
 from splash_units.lab.statistics import Summary
 from splash_units.lab.studies import published
 from splash_units.lab.tables.accuracy import without_empty
@@ -280,13 +280,15 @@ def attempts_note(view: View) -> list[str]:
 
 
 def warnings_of(view: View) -> list[str]:
-    """What the attacks' own sanity checks found wrong, unit by unit, each once."""
+    """What the sanity checks of attacks and transfers found wrong, each once."""
     said: dict[str, int] = {}
     for spec in view.specs():
-        if not isinstance(spec, AttackSpec):
+        if not isinstance(spec, AttackSpec | TransferSpec):
             continue
-        for one in view.found(spec):
-            where = f"{model_name(spec.train.model)}, {unit_name(label(spec.train))}, {spec.attack}"
+        train = spec.train if isinstance(spec, AttackSpec) else spec.trains[0]
+        unit = unit_name(label(train)) if isinstance(spec, AttackSpec) else "transfer"
+        where = f"{model_name(train.model)}, {unit}, {spec.attack}"
+        for one in view.found(view.at_hand(spec)):
             for warning in one.result.get("warnings", []):
                 said[f"{where}: {warning}"] = said.get(f"{where}: {warning}", 0) + 1
     return [f"Warning: {text}{f' ({n} times)' if n > 1 else ''}" for text, n in said.items()]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from splash_units.lab.frames import label
-from splash_units.lab.spec import CostSpec, TrainSpec
+from splash_units.lab.spec import AnySpec, CostSpec, TrainSpec
 from splash_units.lab.studies import published
 from splash_units.lab.tables.accuracy import error_of, without_empty
 from splash_units.lab.tables.cells import (
@@ -32,8 +32,9 @@ def cost(view: View) -> Table:
         if not isinstance(spec, CostSpec):
             continue
         starts.append(len(rows))
-        machines += _machine(view, spec)
-        ratios = _ratios(view, spec)
+        made = view.at_hand(spec)
+        machines += _machine(view, made)
+        ratios = _ratios(view, made)
         for choice in spec.units:
             train = trained[spec.model, spec.data, choice.label]
             rows.append(
@@ -68,7 +69,7 @@ def cost(view: View) -> Table:
     )
 
 
-def _ratios(view: View, spec: CostSpec) -> Mapping[str, Cell]:
+def _ratios(view: View, spec: AnySpec) -> Mapping[str, Cell]:
     found = view.found(spec)
     if not found:
         return {}
@@ -85,10 +86,10 @@ def _ratio(value: float | None, quantiles: list[float] | None, run: str) -> Cell
     return Cell(f"{value:.2f} ({low:.2f} to {high:.2f})", value=value, runs=(run,))
 
 
-def _machine(view: View, spec: CostSpec) -> list[str]:
+def _machine(view: View, spec: AnySpec) -> list[str]:
     """Which machine the ratios are of, in the record's words."""
     found = view.found(spec)
-    if not found:
+    if not found or not isinstance(spec, CostSpec):
         return []
     record: Mapping[str, Any] = found[-1].finding.record()
     machine = record.get("cpu") or record.get("machine") or "an unknown machine"

@@ -136,6 +136,17 @@ class View:
         """The findings of a spec, of all seeds."""
         return self.results.found.get(seedless(spec), ())
 
+    def at_hand(self, spec: AnySpec) -> AnySpec:
+        """A comparison of several networks or units as it was made: perhaps of fewer of them.
+
+        That is what running a part of a study leaves.
+        """
+        if not isinstance(spec, TransferSpec | CostSpec) or self.found(spec):
+            return spec
+        made = (found[0].spec for found in self.results.found.values())
+        parts = [other for other in made if other.kind == spec.kind and _is_part(other, spec)]
+        return max(parts, key=lambda other: len(_members(other)), default=spec)
+
     def _runs(self, spec: TrainSpec, value: Value) -> Group:
         name = seedless(spec)
         values: dict[int, float] = {}
@@ -185,6 +196,22 @@ class View:
             if state in ("diverged", "failed"):
                 return state
         return "failed" if finding(self.results.store, spec).failure() else "missing"
+
+
+def _members(spec: AnySpec) -> dict[str, Any]:
+    """What a spec compares, by what each has in common with its likes."""
+    if isinstance(spec, TransferSpec):
+        return {seedless(train): train for train in spec.trains}
+    return {digest(unit): unit for unit in spec.units} if isinstance(spec, CostSpec) else {}
+
+
+def _is_part(other: AnySpec, whole: AnySpec) -> bool:
+    """Whether a spec is another but for comparing fewer."""
+    some, every = _members(other), _members(whole)
+    if not some.keys() <= every.keys():
+        return False
+    field = "trains" if isinstance(whole, TransferSpec) else "units"
+    return seedless(other.model_copy(update={field: tuple(every.values())})) == seedless(whole)
 
 
 def view(study: Study, results: Results, scale: str | None = None, data: str | None = None) -> View:

@@ -87,8 +87,10 @@ def transfer(view: View) -> Table:
     units = list(dict.fromkeys(label(train) for spec in specs for train in spec.trains))
     rows: list[Row] = []
     starts = []
-    for spec in specs:
+    for whole in specs:
         starts.append(len(rows))
+        spec = view.at_hand(whole)
+        assert isinstance(spec, TransferSpec)
         first, labels = spec.trains[0], [label(train) for train in spec.trains]
         for place, made_on in enumerate(labels):
             cells = [
@@ -111,6 +113,7 @@ def transfer(view: View) -> Table:
             view,
             f"PGD, {settings}. A unit whose images harm others more than theirs harm it, and whose "
             "own attack fails, would be hiding its gradients.",
+            *warnings_of(view),
         ),
         groups=tuple(starts),
     )
@@ -118,9 +121,8 @@ def transfer(view: View) -> Table:
 
 def _share(row: int, column: int) -> Value:
     def value(numbers: Numbers) -> float | None:
-        fooled = numbers["fooled"][row][column]
-        tried = numbers["tried"][row][column] if "tried" in numbers else numbers["images"]
-        return 100 * fooled / tried if tried and fooled is not None else None
+        images = numbers["images"]
+        return 100 * numbers["fooled"][row][column] / images if images else None
 
     return value
 
