@@ -17,6 +17,7 @@ from splash_units.lab.studies.files import FIGURES, TABLES
 from splash_units.lab.studies.selection import parse
 from splash_units.lab.studies.study import stand_in, with_data
 
+REPOSITORY = Path(__file__).parents[2]
 SCALES = ("smoke", "short", "paper")
 #: What each asks for at the paper's scale, its five seeds multiplied out by hand.
 AT_PAPER_SCALE = {
@@ -398,7 +399,7 @@ def test_a_line_is_found_past_comments_and_the_same_word_elsewhere(read):
 
 
 def test_the_example_is_a_study_with_a_unit_of_its_own():
-    examples = Path(__file__).parents[2] / "examples"
+    examples = REPOSITORY / "examples"
     lines = (examples / "own_unit.toml").read_text().splitlines()
     assert len([line for line in lines if line.strip()]) <= 10
     with pytest.raises(ValueError, match=r"own_unit\.toml, line 5: unknown unit 'snake'"):
@@ -407,6 +408,28 @@ def test_the_example_is_a_study_with_a_unit_of_its_own():
     study = studies.load(examples / "own_unit.toml")
     assert kinds(study.specs("short")) == {"train": 4 * 3, "attack": 4 * 3}
     assert "snake frequency=1" in {label(spec) for spec in study.specs("short", only="kind=train")}
+
+
+def test_the_page_shows_the_example_and_its_code_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (REPOSITORY / "docs" / "studies.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"```toml\n(.*?)```", page, flags=re.DOTALL)
+    example = (REPOSITORY / "examples" / "own_unit.toml").read_text(encoding="utf-8")
+    assert shown == re.sub(r"^#.*\n", "", example)
+    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    exec(code, {})
+    assert set(re.findall(r"^\| `(\w+)` \| ", page, flags=re.MULTILINE)) >= set(studies.NAMES)
+
+
+def test_the_page_on_statistics_has_the_computed_p_values():
+    page = (REPOSITORY / "docs" / "statistics.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    exec(code, {})
+    shown = re.findall(r"\| (0\.\d{3}) \| (0\.\d{3}) \| (0\.\d{3}) \|$", page, flags=re.MULTILINE)
+    assert [tuple(map(float, row)) for row in shown] == [
+        (p.printed, round(p.computed.welch_p, 3), round(p.computed.student_p, 3))
+        for p in published.p_values()
+    ]
 
 
 def test_what_a_file_may_show_is_there():

@@ -16,7 +16,8 @@ def table(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]", help="A table, a study (all its tables), or a study's FILE.toml."
+            metavar="[NAME]",
+            help="A table; or paper, quickstart or a FILE.toml for all of a study's.",
         ),
     ] = None,
     format: Annotated[str, typer.Option("--format", help="text, markdown, latex or csv.")] = "text",
@@ -74,4 +75,4 @@ def _list() -> None:
     width = max(len(name) for name in tables.NAMES)
     for name, entry in tables.TABLES.items():
         out.print(f"{name:<{width}}  {entry.text} [dim](study {entry.study})[/dim]")
-    out.print("or a study, for all its tables: splash table paper, splash table FILE.toml")
+    out.print("or all of a study's: splash table paper, quickstart or FILE.toml")

@@ -57,7 +57,9 @@ PAPER = Study(
         (
             "Every study there is, each run once however many need it:\n",
             *(f"- `{study.name}`: {study.title}." for study in _OF_THE_PAPER),
-            "\nTake a part with --only, and ask first what it costs:\n",
+            "\nCore time from an empty store, roughly:"
+            " 1 h (smoke), 6 days (short), 7 years (paper).",
+            "Take a part with --only, and ask first what it costs:\n",
             "    splash run paper --scale short --only model=lenet5 --dry-run",
         )
     ),

@@ -10,7 +10,8 @@ seed, and the kernels start afresh. Positive and negative are meant by what h do
 paper's text has the sign of the coefficient the other way round.
 
 Cost: 5 trainings of ResNet-20 a seed, two of them those of `accuracy`: 25 at `paper`, 15 at
-`short`, 5 at `smoke`.
+`short`, 5 at `smoke`. Core time from an empty store, roughly: 24 s (smoke), 2.4 h (short), 17 days
+(paper).
 
     splash run ablation --scale short
     splash table ablation

@@ -12,7 +12,8 @@ paper's unit, which diverges at a learning rate of 0.1); the last epoch counts, 
 
 Cost: 150 trainings a seed; 750 at `paper` (100 to 300 epochs each: a cluster's work), 450 at
 `short` (6 to 10 epochs on a part of the images, minutes to half an hour each on one core), 150 at
-`smoke`. Take a part with --only.
+`smoke`. Take a part with --only. Core time from an empty store, roughly: 35 min (smoke), 4 days
+(short), 6 years (paper).
 
     splash run accuracy --scale short --only model=lenet5,data=cifar-10
     splash table accuracy

@@ -5,8 +5,8 @@ times as long as ReLU in an MLP on MNIST, 1.2 to 2.1 times in LeNet5 on CIFAR-10
 1.57 to 1.12 and from 30.79 to 30.11 as S grows. Seconds of different machines say nothing, so
 ratios to ReLU are compared: training steps of all units take turns in one process.
 
-Cost: two measurements of some minutes, and 20 trainings a seed: 100 at `paper`, 60 at `short`,
-20 at `smoke`.
+Cost: two measurements of some minutes, and 20 trainings a seed: 100 at `paper`, 60 at `short`, 20
+at `smoke`. Core time from an empty store, roughly: 30 s (smoke), 1.4 h (short), 23 h (paper).
 
     splash run cost --scale short
     splash table cost

@@ -5,7 +5,8 @@ the learning rate; the same network goes on with ReLU for the same number of epo
 is what the units bring, and not what more training brings.
 
 Cost: 6 trainings a seed, two of them those of `accuracy` and four short: 30 at `paper` (20 epochs
-of fine-tuning), 18 at `short` (3 epochs), 6 at `smoke`.
+of fine-tuning), 18 at `short` (3 epochs), 6 at `smoke`. Core time from an empty store, roughly: 18
+s (smoke), 1 h (short), 4 days (paper).
 
     splash run finetune --scale short --only model=lenet5
     splash table finetune

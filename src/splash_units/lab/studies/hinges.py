@@ -9,8 +9,8 @@ what the trained networks had.
 The hinges of S other than 7 are not given. Ours are nested: 3 {0, 1}, 5 {0, 1, 2},
 9 {0, 0.5, 1, 2, 2.5}, 11 {0, 0.5, 1, 1.5, 2, 2.5}.
 
-Cost: 20 trainings a seed, half of them those of the study `cost`: 100 at `paper`, 60 at `short`,
-20 at `smoke`.
+Cost: 20 trainings a seed, half of them those of the study `cost`: 100 at `paper`, 60 at `short`, 20
+at `smoke`. Core time from an empty store, roughly: 20 s (smoke), 1.4 h (short), 23 h (paper).
 
     splash run hinges --scale short
     splash table hinges

@@ -5,7 +5,8 @@ ReLU and the leaky ReLU start best and takes ReLU. It names only those two of it
 three here, identity, absolute value and small random slopes, are our choice. The fixed leaky ReLU
 has the slope of the leaky start, 0.1, so that the two differ only in whether they learn.
 
-Cost: 7 trainings of LeNet5 a seed: 35 at `paper`, 21 at `short`, 7 at `smoke`.
+Cost: 7 trainings of LeNet5 a seed: 35 at `paper`, 21 at `short`, 7 at `smoke`. Core time from an
+empty store, roughly: 8 s (smoke), 50 min (short), 13 h (paper).
 
     splash run initialisation --scale short
     splash table initialisation

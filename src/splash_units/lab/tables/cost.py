@@ -92,7 +92,7 @@ def _machine(view: View, spec: AnySpec) -> list[str]:
     if not found or not isinstance(spec, CostSpec):
         return []
     record: Mapping[str, Any] = found[-1].finding.record()
-    machine = record.get("cpu") or record.get("machine") or "an unknown machine"
+    machine = record.get("processor") or "an unknown machine"
     place = f"{record.get('device', 'cpu')}, {record.get('threads', '?')} thread(s)"
     return [f"{model_name(spec.model)} measured on {machine}, {place}."]
 
