@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
+from splash_units.lab.attacks.frozen import halves, max_pool
 from splash_units.lab.attacks.reach import Site, Window
 
 Values = dict[fx.Node, Any]
@@ -86,7 +87,11 @@ class Windowed:
         if isinstance(module, nn.MaxPool2d) and pair(module.dilation) == (1, 1):
             kernel, stride = pair(module.kernel_size), pair(module.stride)
             vertical, horizontal = map(Window, kernel, stride, pair(module.padding))
-            pool = partial(F.max_pool2d, kernel_size=kernel, stride=stride)
+            pool: Callable[[Tensor], Tensor] = partial(
+                F.max_pool2d, kernel_size=kernel, stride=stride
+            )
+            if halves(module):
+                pool = max_pool(module)
             return Windowed(vertical, horizontal, pool, -torch.inf)
         return None
 
