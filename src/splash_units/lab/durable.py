@@ -77,15 +77,18 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         lines = path.read_bytes().split(b"\n")
     except OSError:
         return []
-    values = []
-    for line in lines:
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(value, dict):
-            values.append(value)
-    return values
+    try:  # All at once, several times as fast, if a crash has spoilt none.
+        values = json.loads(b"[" + b",".join(line for line in lines if line) + b"]")
+    except ValueError:
+        values = [value for line in lines if (value := _value_of(line)) is not None]
+    return [value for value in values if isinstance(value, dict)]
+
+
+def _value_of(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
 
 
 def save_tensors(path: Path, tensors: "Mapping[str, Tensor]", state: Mapping[str, Any]) -> None:

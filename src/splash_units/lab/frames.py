@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -54,8 +55,18 @@ class Frames:
     unreadable: Mapping[str, str]  #: runs whose spec can't be read, and why
 
 
+class Snapshot(Store):
+    """A store whose numbers are read once, for whoever asks for them many times."""
+
+    def __init__(self, root: str | Path) -> None:
+        super().__init__(root)
+        self.frames = read(Store(root))
+
+
 def read(store: Store) -> Frames:
     """Read a store once."""
+    if isinstance(store, Snapshot):
+        return store.frames
     runs: list[dict[str, Any]] = []
     epochs: list[dict[str, Any]] = []
     attacks: list[dict[str, Any]] = []
@@ -99,7 +110,7 @@ def _word(value: Any) -> str:
 
 
 def _run_row(run: Run, spec: TrainSpec, history: list[dict[str, Any]]) -> dict[str, Any]:
-    status, result, record = run.status(), run.result() or {}, run.record()
+    status, result, record = run.status(history), run.result() or {}, run.record()
     return {
         **_setting(spec),
         "id": run.id,

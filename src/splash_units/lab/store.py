@@ -16,7 +16,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,9 +170,11 @@ class Run:
             return False
         return False
 
-    def status(self) -> Status:
+    def status(self, history: Sequence[Mapping[str, Any]] | None = None) -> Status:
+        """How it stands; whoever has read its history spares a second reading."""
         epochs = self.record().get("plan", {}).get("epochs")
-        done = max((line.get("epoch", 0) for line in self.history()), default=0)
+        lines = self.history() if history is None else history
+        done = max((line.get("epoch", 0) for line in lines), default=0)
         if self.whole.is_dir():
             result = self.result()
             if result is None:

@@ -61,7 +61,7 @@ def success_against_l2(store: Store) -> Drawing:
         result = found.result() or {}
         if result.get("success_at_l2") is None or not result.get("attempts"):
             continue
-        tensors = found.tensors()
+        tensors = found.tensors("fooled", "l2", "was_right")  # not the images, which are large
         distance = np.where(tensors["fooled"], tensors["l2"], np.inf)[tensors["was_right"].numpy()]
         share = 100 * (distance[None, :] <= L2_GRID[:, None]).mean(1)
         train = spec.train
