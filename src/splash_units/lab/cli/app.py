@@ -13,6 +13,7 @@ from splash_units.lab.cli import (
     datasets,
     figure,
     quickstart,
+    report,
     run,
     runs,
     table,
@@ -84,5 +85,6 @@ app.command("status")(runs.status)
 app.command("show")(runs.show)
 app.command("table")(table.table)
 app.command("figure")(figure.figure)
+app.command("report")(report.report)
 app.command("bench")(bench.bench)
 app.add_typer(datasets.app, name="data")

@@ -1,0 +1,38 @@
+"""The command that brings a result about again, so that every number can be checked."""
+
+import json
+import shlex
+from typing import Any
+
+from splash_units.lab.spec import TrainSpec, digest
+from splash_units.lab.store import ID_LENGTH
+
+# Said even where they are the defaults: a command should show what it runs.
+_ALWAYS = ("model", "data", "unit", "seed", "scale")
+_APART = {"kind", "model_options", "unit_options", "source", "take", "compile"}
+
+
+def train_command(spec: TrainSpec) -> str:
+    """`splash train ...` for one training."""
+    given = spec.model_dump(exclude_defaults=True, exclude=_APART)
+    fields = {name: getattr(spec, name) for name in _ALWAYS} | given
+    words = ["splash", "train"]
+    for name, value in fields.items():
+        words += [f"--{name.replace('_', '-')}", f"{value}"]
+    words += ["--compile"] * spec.compile
+    for owner in ("model", "unit"):
+        for key, value in getattr(spec, f"{owner}_options").items():
+            words += ["--set", f"{owner}.{key}={_written(value)}"]
+    if spec.source is not None:
+        words += ["--source", digest(spec.source)[:ID_LENGTH], "--take", spec.take]
+    return shlex.join(words)
+
+
+def _written(value: Any) -> str:
+    """A value as `--set` reads it back: JSON, and a word where JSON would not take it for one."""
+    if isinstance(value, str):
+        try:
+            json.loads(value)
+        except ValueError:
+            return value
+    return json.dumps(value)
