@@ -62,17 +62,20 @@ def scaled_splash(
             op: Callable[..., Tensor] = torch.ops.splash_units.splash.default
             return op(x, a_pos, a_neg, hinges, trailing, grad_scale)
         return reference.scaled_splash(x, a_pos, a_neg, hinges, trailing, grad_scale)
-    operators = _operators_for(x)
-    if operators is not None:
-        try:
-            y: Tensor = operators.splash(x, a_pos, a_neg, hinges, trailing, grad_scale)
-            return y
-        except (ValueError, TypeError):
-            # Either the caller's mistake, which the check below explains, or something that only
-            # the plain equation serves. Checking first would cost every call what few need.
-            _check(x, a_pos, a_neg, hinges, trailing)
-            if _environment.get(_FORCED) is not None:
-                raise
+    y: Tensor | None = None
+    try:
+        if (calls := _usual_calls()) is not None:
+            y = calls.splash(x, a_pos, a_neg, hinges, trailing, grad_scale)
+        if y is None and (operators := _operators_for(x)) is not None:
+            y = operators.splash(x, a_pos, a_neg, hinges, trailing, grad_scale)
+    except (ValueError, TypeError):
+        # Either the caller's mistake, which the check below explains, or something that only the
+        # plain equation serves. Checking first would cost every call what few need.
+        _check(x, a_pos, a_neg, hinges, trailing)
+        if _environment.get(_FORCED) is not None:
+            raise
+    if y is not None:
+        return y
     _check(x, a_pos, a_neg, hinges, trailing)
     return reference.scaled_splash(x, a_pos, a_neg, hinges, trailing, grad_scale)
 
@@ -101,16 +104,22 @@ def batch_norm_splash(
             x, weight, bias, running_mean, running_var, a_pos, a_neg, hinges,
             training, momentum, eps, grad_scale,
         )[0]  # fmt: skip
-    operators = _operators_for(x)
-    if operators is not None:
-        try:
-            y: Tensor = operators.batch_norm_splash(
+    try:
+        y: Tensor | None = None
+        if (calls := _usual_calls()) is not None:
+            y = calls.batch_norm_splash(
+                x, weight, bias, running_mean, running_var, a_pos, a_neg, hinges,
+                training, momentum, eps, grad_scale,
+            )  # fmt: skip
+        if y is None and (operators := _operators_for(x)) is not None:
+            y = operators.batch_norm_splash(
                 x, weight, bias, running_mean, running_var, a_pos, a_neg, hinges,
                 training, momentum, eps, grad_scale,
             )[0]  # fmt: skip
+        if y is not None:
             return y
-        except (ValueError, TypeError):
-            pass
+    except (ValueError, TypeError):
+        pass  # the two functions below say what is wrong, or serve where the kernel does not
     z = F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
     return scaled_splash(
         z, a_pos, a_neg, hinges, 0 if a_pos.dim() == 1 else x.dim() - 2, grad_scale
@@ -135,6 +144,13 @@ def _is_one_run(own: Sequence[int]) -> bool:
     """Whether the slopes' own dimensions stand together, which is what the native kernel walks."""
     sizes = [n != 1 for n in own]
     return sum(a != b for a, b in pairwise([False, *sizes, False])) <= 2
+
+
+def _usual_calls() -> native.Calls | None:
+    """The native kernel's quick functions, unless a kernel is forced or tangents are about."""
+    if _FORCED in _environment or forward_ad._current_level >= 0:
+        return None
+    return native.calls
 
 
 def _operators_for(x: Tensor) -> Operators | None:

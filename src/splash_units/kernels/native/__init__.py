@@ -5,14 +5,17 @@ do, and the caller goes on with the plain equation. `python -m splash_units.kern
 ahead of the first use.
 """
 
+import importlib.machinery
+import importlib.util
 import os
 import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 import torch
+from torch import Tensor
 
 from splash_units.kernels.native import building, cache, second_derivative, toolchain
 from splash_units.kernels.native.toolchain import Compiler, Unavailable
@@ -36,6 +39,16 @@ class Operators:
         setattr(self, name, function)  # the next time without this detour
         return function
 
+
+class Calls(Protocol):
+    """The library's two functions for ordinary calls; None is their answer to any other."""
+
+    def splash(self, *arguments: Any) -> Tensor | None: ...
+    def batch_norm_splash(self, *arguments: Any) -> Tensor | None: ...
+
+
+# None before the library is loaded, and where it was built without Python's headers.
+calls: Calls | None = None
 
 _first_time = threading.Lock()
 _outcome: Operators | Unavailable | None = None
@@ -83,6 +96,7 @@ def _library() -> Path:
 
 
 def _loaded(library: Path) -> Operators:
+    global calls
     try:
         torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
     except OSError as error:
@@ -96,7 +110,21 @@ def _loaded(library: Path) -> Operators:
             name, function, "CompositeImplicitAutograd"
         )
     _registrations.append(registration)
+    calls = _calls(library)
     return Operators(library)
+
+
+def _calls(library: Path) -> Calls | None:
+    """The Python module in `library`, if it was built with one."""
+    loader = importlib.machinery.ExtensionFileLoader("splash_units_calls", str(library))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    try:
+        module = importlib.util.module_from_spec(spec)
+    except ImportError:
+        return None
+    loader.exec_module(module)
+    return cast("Calls", module)
 
 
 def _warn_once(reason: Unavailable) -> None:

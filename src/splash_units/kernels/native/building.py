@@ -1,7 +1,8 @@
 """From C++ to a library: compile what is not compiled yet, link, and keep both in the cache.
 
 Sources named `*_ops.cpp` hold torch's operators. They need all of torch's headers, which takes most
-of the time, and are the same for every instruction set; so objects are kept one by one. All others
+of the time, and are the same for every instruction set; so objects are kept one by one. Sources
+named `*_python.cpp` also need Python's headers, and are left out where there are none. All others
 hold arithmetic and are compiled for one instruction set.
 
 A name in the cache is made of all that the result depends on: torch, the compiler and its flags,
@@ -16,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
@@ -36,8 +38,12 @@ _TORCH = Path(torch.__file__).resolve().parent
 _LANGUAGE = ("-std=c++20", "-fPIC", "-D_GLIBCXX_USE_CXX11_ABI=1")
 _ARITHMETIC = ("-O3", "-ffp-contract=fast", "-Wno-psabi")
 _OPERATORS = ("-O2",)
+# Other for each Python that an object is compiled for, and so is what it is called.
+_PYTHON = (f"-DSPLASH_PYTHON_ABI={sysconfig.get_config_var('SOABI')}",)
 # Without a search path for torch's libraries: they are in the process already, wherever torch is.
-_LINK = ("-shared", "-ltorch_cpu", "-lc10")
+_LINK = ("-shared", "-ltorch_python", "-ltorch_cpu", "-lc10")
+# Python itself is in the process too, but macOS's linker has to be told.
+_LINK_ON_MACOS = ("-undefined", "dynamic_lookup")
 
 _QUOTED_INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 _UNFINISHED = "building-"
@@ -74,10 +80,22 @@ def translation_units(sources: Path, instruction_set: str) -> tuple[TranslationU
     return tuple(
         TranslationUnit(path.name, _flags(path, instruction_set), tuple(_texts(path, {}).items()))
         for path in sorted(sources.glob("*.cpp"))
+        if has_python_headers() or not path.stem.endswith("_python")
     )
 
 
+def has_python_headers() -> bool:
+    """Whether this Python came with its headers, which many distributions pack apart."""
+    return (_python_include() / "Python.h").is_file()
+
+
+def _python_include() -> Path:
+    return Path(sysconfig.get_path("include"))
+
+
 def _flags(source: Path, instruction_set: str) -> tuple[str, ...]:
+    if source.stem.endswith("_python"):
+        return _LANGUAGE + _OPERATORS + _PYTHON
     if source.stem.endswith("_ops"):
         return _LANGUAGE + _OPERATORS
     return _LANGUAGE + _ARITHMETIC + FLAGS[instruction_set]
@@ -121,6 +139,7 @@ def _build(folder: Path, name: str, units: Sequence[TranslationUnit], compiler: 
             objects = _objects(folder, Path(work), units, compiler)
             linked = Path(work, "library.so")
             link = [*compiler.command, *map(str, objects), f"-L{_TORCH / 'lib'}", *_LINK]
+            link += _LINK_ON_MACOS if sys.platform == "darwin" else ()
             _run_together([[*link, "-o", str(linked)]], Path(work))
             return cache.store(folder, name, linked)
     except OSError as error:
@@ -158,7 +177,7 @@ def _announce(folder: Path) -> None:
 
 
 def _compile(units: Iterable[TranslationUnit], work: Path, compiler: Compiler) -> None:
-    include = (_TORCH / "include", _TORCH / "include/torch/csrc/api/include")
+    include = (_TORCH / "include", _TORCH / "include/torch/csrc/api/include", _python_include())
     commands = []
     for unit in units:
         for name, text in unit.texts:

@@ -1,0 +1,153 @@
+"""The kernel's quick way in from Python: the same results, and none where others want a say."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from splash_units import BatchNormSplash, Splash, splash
+from splash_units.kernels import native
+from splash_units.kernels.native import building
+
+OPERATORS = native.load()
+if OPERATORS is None:
+    pytest.skip(f"no CPU kernel here: {native.why_not()}", allow_module_level=True)
+if native.calls is None:
+    pytest.skip("built without Python's headers", allow_module_level=True)
+CALLS = native.calls
+
+
+def arguments(*own: int) -> tuple[Tensor, ...]:
+    generator = torch.Generator().manual_seed(0)
+    slopes = (torch.randn(4, *own, generator=generator).requires_grad_() for _ in range(2))
+    return (*slopes, torch.tensor([0.0, 1.0, 2.0, 2.5]))
+
+
+def test_has_the_operators_results() -> None:
+    x, unit = torch.randn(5, 3, 7, requires_grad=True), arguments(3)
+    ours, theirs = (f(x, *unit, 1, 0.5) for f in (CALLS.splash, OPERATORS.splash))
+    assert torch.equal(ours, theirs)
+    wanted = (x, *unit[:2])
+    grads = (torch.autograd.grad(y.sum(), wanted) for y in (ours, theirs))
+    assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
+
+
+def shape(unit: Splash) -> tuple[Tensor, ...]:
+    return unit.a_pos, unit.a_neg, unit.hinges
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("tracked", [True, False])
+def test_has_the_fused_operators_results(affine: bool, tracked: bool) -> None:
+    x = torch.randn(6, 3, 4, 4)
+    units = [BatchNormSplash(3, affine=affine, track_running_stats=tracked) for _ in range(2)]
+    ours, theirs = (
+        f(x, u.weight, u.bias, u.running_mean, u.running_var, *shape(u), True, 0.1, 1e-5, 1.0)
+        for f, u in zip((CALLS.batch_norm_splash, OPERATORS.batch_norm_splash), units, strict=True)
+    )
+    assert torch.equal(ours, theirs[0])
+    if tracked:
+        assert torch.equal(units[0].running_var, units[1].running_var)
+
+
+class OwnKind(Tensor):
+    """A tensor with a mind of its own."""
+
+
+class Watching(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+class WatchingBelow(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace.* is deprecated:DeprecationWarning")
+def test_is_not_for_calls_that_someone_watches() -> None:
+    x, unit = torch.randn(3, 4), arguments()
+    answers: list[Tensor | None] = []
+
+    def ask(t: Tensor) -> Tensor:
+        answers.append(CALLS.splash(t, *unit, 0, 1.0))
+        return t * 1
+
+    torch.func.vmap(ask)(x)
+    torch.jit.trace(ask, x, check_trace=False)
+    with Watching():
+        ask(x)
+    with WatchingBelow():
+        ask(x)
+    ask(x.as_subclass(OwnKind))
+    ask(x.to("meta"))
+    assert answers == [None] * 6
+
+
+def test_who_watches_sees_the_operator() -> None:
+    with WatchingBelow() as watching:
+        Splash()(torch.randn(3, 4))
+    assert any("splash_units.splash" in name for name in watching.seen)
+
+
+def test_a_wrong_argument_is_an_error_like_any_other() -> None:
+    x, (a_pos, a_neg, hinges) = torch.randn(3, 4), arguments()
+    with pytest.raises(ValueError, match="one row for each"):
+        CALLS.splash(x, a_pos[:3], a_neg, hinges, 0, 1.0)
+    with pytest.raises(TypeError):
+        CALLS.splash(x, a_pos, a_neg, hinges, "0", 1.0)
+    with pytest.raises(TypeError, match="takes 6 arguments"):
+        CALLS.splash(x, a_pos, a_neg, hinges)
+    with pytest.raises(ValueError, match="a_pos must have one row for each of the 4 hinges"):
+        splash(x, a_pos[:3], a_neg[:3], hinges)
+
+
+def test_without_it_the_operators_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    x, network = torch.randn(5, 3, 4, 4), nn.Sequential(BatchNormSplash(3), Splash(init="tanh"))
+    with_calls = network(x)
+    monkeypatch.setattr(native, "calls", None)
+    assert torch.equal(network(x), with_calls)
+
+
+def test_without_pythons_headers_the_library_is_built_without_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def sources() -> list[str]:
+        return [u.source for u in building.translation_units(building.SOURCES, "portable")]
+
+    assert "native_python.cpp" in sources()
+    monkeypatch.setattr(building, "has_python_headers", lambda: False)
+    assert sources() == ["native.cpp", "native_ops.cpp"]
+
+
+def test_a_library_without_it_has_no_calls(tmp_path) -> None:
+    empty = tmp_path / "empty.so"
+    source = tmp_path / "empty.c"
+    source.write_text("int nothing;\n")
+    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(empty)], check=True)
+    assert native._calls(empty) is None
+
+
+def test_another_python_gets_another_library() -> None:
+    program = (
+        "import sysconfig; sysconfig.get_config_vars()['SOABI'] = 'another'\n"
+        "from splash_units.kernels.native import building\n"
+        "print([u.key for u in building.translation_units(building.SOURCES, 'portable')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    keys = {u.source: u.key for u in building.translation_units(building.SOURCES, "portable")}
+    assert keys["native.cpp"] in done.stdout
+    assert keys["native_ops.cpp"] in done.stdout
+    assert keys["native_python.cpp"] not in done.stdout
