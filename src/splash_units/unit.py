@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from splash_units.functional import batch_norm_splash, scaled_splash
 from splash_units.starts import Function, checked_hinges, default_hinges, starting_slopes
 
+_Maybe = Tensor | None
 Share = Literal["layer", "channel", "unit"]
 Constraint = Literal["negative", "positive"]
 
@@ -39,7 +40,8 @@ def shared_splash(
     grad_scale: float | str = "auto",
 ) -> Tensor:
     """What a module computes: the function, told who shares the slopes and how they learn."""
-    features = a_pos.shape[1:]
+    # Reading a shape takes longer than adding up a small layer, so only what is needed is asked.
+    features = () if share == "layer" else a_pos.shape[1:]
     trailing = 0 if share == "layer" else trailing_dimensions(x, share, features, dim)
     scale = automatic_scale(x, share, features, dim) if grad_scale == "auto" else float(grad_scale)
     return scaled_splash(x, a_pos, a_neg, hinges, trailing, scale)
@@ -47,9 +49,9 @@ def shared_splash(
 
 def automatic_scale(x: Tensor, share: str, features: Sequence[int], dim: int = 1) -> float:
     """1/√(elements of one sample that share a slope); samples lie along the first dimension."""
-    if share == "unit" or x.dim() < 2 or x.shape[0] == 0:
+    if share == "unit" or x.dim() < 2 or (samples := x.shape[0]) == 0:
         return 1.0
-    sharing = x.numel() // x.shape[0]
+    sharing = x.numel() // samples
     if share == "channel" and dim not in (0, -x.dim()):  # with channels first x is one sample
         sharing //= features[0]
     return 1.0 / math.sqrt(max(sharing, 1))
@@ -136,9 +138,19 @@ class Splash(nn.Module):
         return 2 * len(self.hinges) - 1
 
     def forward(self, x: Tensor) -> Tensor:
-        return shared_splash(
-            x, self.a_pos, self.a_neg, self.hinges, self.share, self.dim, self.grad_scale
-        )
+        return shared_splash(x, *self._shape(), self.share, self.dim, self.grad_scale)
+
+    def _shape(self) -> tuple[Tensor, Tensor, Tensor]:
+        """a_pos, a_neg and hinges, from where a module keeps them.
+
+        ``self.a_pos`` looks there last, which takes a microsecond each. They are elsewhere if
+        someone has put something in their place, as ``torch.nn.utils.parametrize`` does.
+        """
+        learned, fixed = self._parameters, self._buffers
+        try:
+            return learned["a_pos"], learned["a_neg"], fixed["hinges"]  # type: ignore[return-value]
+        except KeyError:
+            return self.a_pos, self.a_neg, self.hinges
 
     @torch.no_grad()
     def project(self) -> None:
@@ -206,6 +218,8 @@ class BatchNormSplash(Splash):
         **options: those of :class:`Splash`; with share="channel", `features` is `num_features`.
     """
 
+    weight: nn.Parameter | None
+    bias: nn.Parameter | None
     running_mean: Tensor | None
     running_var: Tensor | None
     num_batches_tracked: Tensor | None
@@ -231,8 +245,9 @@ class BatchNormSplash(Splash):
         self.momentum = momentum
         self.affine = affine
         self.track_running_stats = track_running_stats
-        self.weight = nn.Parameter(torch.ones(num_features)) if affine else None
-        self.bias = nn.Parameter(torch.zeros(num_features)) if affine else None
+        ones, zeros = torch.ones(num_features), torch.zeros(num_features)
+        self.register_parameter("weight", nn.Parameter(ones) if affine else None)
+        self.register_parameter("bias", nn.Parameter(zeros) if affine else None)
         tracked = track_running_stats
         self.register_buffer("running_mean", torch.zeros(num_features) if tracked else None)
         self.register_buffer("running_var", torch.ones(num_features) if tracked else None)
@@ -258,22 +273,26 @@ class BatchNormSplash(Splash):
     def forward(self, x: Tensor) -> Tensor:
         return normalised_splash(
             x,
-            self.running_mean,
-            self.running_var,
-            self.num_batches_tracked,
-            self.weight,
-            self.bias,
+            *self._norm(),
             self.training,
             self.momentum,
             self.eps,
-            self.a_pos,
-            self.a_neg,
-            self.hinges,
+            *self._shape(),
             self.share,
             self.dim,
             self.grad_scale,
             self.num_features,
         )
+
+    def _norm(self) -> "tuple[_Maybe, _Maybe, _Maybe, _Maybe, _Maybe]":
+        """Running mean and variance, batches so far, weight and bias; found as `_shape` finds."""
+        of, kept = self._parameters, self._buffers
+        try:
+            statistics = (kept["running_mean"], kept["running_var"], kept["num_batches_tracked"])
+            return (*statistics, of["weight"], of["bias"])
+        except KeyError:
+            counted = (self.running_mean, self.running_var, self.num_batches_tracked)
+            return (*counted, self.weight, self.bias)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *rest: Any, **named: Any
