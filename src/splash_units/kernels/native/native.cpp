@@ -32,7 +32,8 @@ template <class T>
 constexpr bool compiled_counts = std::is_same_v<T, float> || std::is_same_v<T, bfloat16>;
 template <class T>
 int padded(int hinges) {
-  return !compiled_counts<T> || hinges > 6 ? hinges : hinges <= 4 ? 4 : 6;
+  if (compiled_counts<T> && (hinges == 5 || hinges == 6)) return 6;
+  return (hinges + hinges_at_a_time - 1) / hinges_at_a_time * hinges_at_a_time;
 }
 template <class T, class F>
 auto with_count(int hinges, const F& f) {
@@ -47,6 +48,7 @@ auto with_finder(Finder finder, const F& f) {
   if constexpr (has_lookup && !std::is_same_v<T, double>) {
     if (finder == Finder::segments) return f(std::integral_constant<Finder, Finder::segments>{});
     if (finder == Finder::grid) return f(std::integral_constant<Finder, Finder::grid>{});
+    if (finder == Finder::even) return f(std::integral_constant<Finder, Finder::even>{});
   }
   return f(std::integral_constant<Finder, Finder::compare>{});
 }
@@ -54,8 +56,8 @@ auto with_finder(Finder finder, const F& f) {
 template <class T>
 auto forward_strip_for(int hinges, bool affine, Finder finder) {
   return with_finder<T>(finder, [&](auto by) {
-    // On a grid, the number of hinges does not matter.
-    return with_count<T>(by == Finder::grid ? 0 : hinges, [&](auto k) {
+    // Where a cell's number is looked up, the number of hinges does not matter.
+    return with_count<T>(by == Finder::grid || by == Finder::even ? 0 : hinges, [&](auto k) {
       return affine ? &forward_strip<T, k, true, by> : &forward_strip<T, k, false, by>;
     });
   });
@@ -83,7 +85,7 @@ template <class T>
 void forward(const T* x, T* y, Extent e, const Unit<compute_t<T>>& unit, const Norm<compute_t<T>>* norm) {
   using C = compute_t<T>;
   if (e.size() == 0) return;
-  const Walk<C> walk(e, !norm && unit.groups == 1, longest_strip);
+  const Walk<C> walk(e, !norm && unit.groups == 1, longest_strip, longest_piece);
   const int hinges = padded<T>(unit.hinges);
   const Parameters<C> parameters(unit, norm, hinges, e.channels, walk.vectors, walk.stride, walk.step);
   const auto strip = forward_strip_for<T>(hinges, norm, parameters.finder());
@@ -101,7 +103,7 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
               const Norm<compute_t<T>>* norm, const Sums* sums) {
   using C = compute_t<T>;
   if (e.size() == 0) return;
-  const Walk<C> walk(e, !norm && unit.groups == 1, sum_length);
+  const Walk<C> walk(e, !norm && unit.groups == 1, sum_length, piece);
   const int hinges = padded<T>(unit.hinges);
   const Parameters<C> parameters(unit, norm, hinges, e.channels, walk.vectors, walk.stride, walk.step);
   const auto strip = backward_strip_for<T>(hinges, norm, dx, parameters.finder());

@@ -22,6 +22,7 @@ struct Unit {
 };
 
 constexpr int most_hinges = 64;
+constexpr int hinges_at_a_time = 4;  // where their number is not known to the compiler
 
 // Batch norm in front of the unit, per channel. Forward: z = scale * x + shift is what the unit sees.
 // Backward: dx = from_grad * dz + from_x * x + constant, and sums are taken of dz and dz * (x - mean).

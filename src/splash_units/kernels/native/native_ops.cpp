@@ -41,11 +41,11 @@ Tensor splash(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg, const T
 
 Tensor as_gradient(const std::vector<double>& sums, const Tensor& a, double scale) {
   const auto type = a.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  Tensor g = at::empty(a.sizes(), a.options().dtype(type));
+  Tensor g = at::detail::empty_cpu(a.sizes(), type);
   auto fill = [&](auto* out) { for (size_t i = 0; i < sums.size(); ++i) out[i] = sums[i] * scale; };
   if (type == at::kDouble) fill(g.mutable_data_ptr<double>());
   else fill(g.mutable_data_ptr<float>());
-  return g.to(a.scalar_type());
+  return contiguous_as(a.scalar_type(), g);
 }
 
 std::tuple<Tensor, Tensor, Tensor> splash_backward(const Tensor& grad, const Tensor& x, const Tensor& a_pos, const Tensor& a_neg,

@@ -17,14 +17,18 @@ enum class Finder {
   compare,   // with each hinge, adding up what lies below
   segments,  // count the hinges below, at most three beside zero, and look up a register of four
   grid,      // hinges are multiples of a step; the cell number looks up a register for each side
+  even,      // at most sixteen hinges, evenly spaced: the cell number, as for a grid but inexact, looks up sixteen
 };
 
 // The shape of one group as registers to look up, one for each side. segments: entry -k modulo 4 is the
-// segment beyond k hinges. grid: entry 0 is x = 0, entry j is ((j-1) step, j step].
+// segment beyond k hinges. grid: entry 0 is x = 0, entry j is ((j-1) step, j step]. even: entry s of a
+// table of sixteen is the segment beyond hinge s, and the hinge itself.
 struct Table {
   Vec<float> slope, intercept, slope_neg, intercept_neg;
   float cells_per_unit, last;
+  float sixteen[5][16];
 };
+enum { slope_row, intercept_row, slope_neg_row, intercept_neg_row, hinge_row };
 
 template <class C>
 struct Lanes {
@@ -44,16 +48,41 @@ float cells_per_unit(const Unit<float>& unit) {  // 0 where the hinges lie on no
   return 0;
 }
 
+// Cells of the hinges' distance where that is the same but for rounding, else 0.
+float even_cells_per_unit(const Unit<float>& unit) {
+  if (unit.hinges < 2 || unit.hinges > 16) return 0;
+  const float cells = (unit.hinges - 1) / unit.at[unit.hinges - 1];
+  for (int s = 0; s < unit.hinges; ++s)
+    if (!(std::fabs(unit.at[s] * cells - s) <= 4 * std::numeric_limits<float>::epsilon() * s)) return 0;
+  return cells;
+}
+
 Finder finder_for(const Unit<float>& unit) {
   if (!has_lookup) return Finder::compare;
   if (unit.hinges <= 4) return Finder::segments;
-  return cells_per_unit(unit) > 0 ? Finder::grid : Finder::compare;
+  if (cells_per_unit(unit) > 0) return Finder::grid;
+  return even_cells_per_unit(unit) > 0 ? Finder::even : Finder::compare;
 }
 Finder finder_for(const Unit<double>&) { return Finder::compare; }
+
+void tabulate_even(Table& t, const Unit<float>& unit, int64_t group) {
+  t.cells_per_unit = even_cells_per_unit(unit), t.last = unit.hinges - 1;
+  double right = 0, left = 0, right_at = 0, left_at = 0;
+  for (int s = 0; s < 16; ++s) {
+    if (s < unit.hinges) {
+      const double p = unit.pos[s * unit.groups + group], n = unit.neg[s * unit.groups + group];
+      right += p, right_at -= p * unit.at[s], left -= n, left_at -= n * unit.at[s];
+    }
+    t.sixteen[slope_row][s] = static_cast<float>(right), t.sixteen[intercept_row][s] = static_cast<float>(right_at) + 0.0f;
+    t.sixteen[slope_neg_row][s] = static_cast<float>(left) + 0.0f, t.sixteen[intercept_neg_row][s] = static_cast<float>(left_at) + 0.0f;
+    t.sixteen[hinge_row][s] = s < unit.hinges ? unit.at[s] : std::numeric_limits<float>::infinity();
+  }
+}
 
 void tabulate(Table& t, const Unit<float>& unit, int64_t group, Finder finder) {
   constexpr int W = lanes<float>::count;
   t = Table{};
+  if (finder == Finder::even) return tabulate_even(t, unit, group);
   const float cells = finder == Finder::grid ? cells_per_unit(unit) : 0;
   t.cells_per_unit = cells, t.last = unit.at[unit.hinges - 1] * cells + 1;
   const int entries = finder == Finder::grid ? static_cast<int>(t.last) : 4;

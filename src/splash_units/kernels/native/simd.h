@@ -38,6 +38,8 @@ template <class C> using Ints = typename vector_of<C>::ints;
 template <class C> using Wide = typename vector_of<C>::wide;  // the same lanes in double
 
 #define SPLASH_INLINE inline __attribute__((always_inline))
+#define SPLASH_IN_PAIRS _Pragma("GCC unroll 2")   // a loop over vectors
+#define SPLASH_UNROLLED _Pragma("GCC unroll 8")  // a loop over hinges, or their sums would go through memory
 #define SPLASH_ONE_COPY __attribute__((noinline))  // called from several loops; inlined, it takes long to compile
 
 template <class C> SPLASH_INLINE Vec<C> all(C value) { return value - Vec<C>{}; }
@@ -56,6 +58,8 @@ template <class C> SPLASH_INLINE Vec<C> by_sign(Vec<C> v, Vec<C> negative, Vec<C
 }
 template <class C> SPLASH_INLINE Ints<C> lesser(Ints<C> a, Ints<C> b) { return a < b ? a : b; }
 template <class C> SPLASH_INLINE Ints<C> greater(Ints<C> a, Ints<C> b) { return a > b ? a : b; }
+// Whether u lies above `least`, both >= 0. Whole numbers of the same bits compare alike, and cheaper.
+template <class C> SPLASH_INLINE Ints<C> exceeds(Vec<C> u, Vec<C> least) { return bits<C>(u) > bits<C>(least); }
 template <class C> SPLASH_INLINE bool any(Ints<C> flags) {  // of lanes that are all ones or all zeros
 #if defined(__AVX2__) && !defined(__AVX512F__)
   return _mm256_movemask_epi8((__m256i)flags) != 0;
@@ -97,9 +101,14 @@ template <> struct stored<bfloat16> {
     Ints<float> b = bits<float>(v);
     Ints<float> rounded = b + 0x7fff + ((b >> 16) & 1);
     rounded = (v == v) ? rounded : Ints<float>{} + 0x7fc00000;
-    // Positive numbers below 2^16 narrow by saturating packs; a plain conversion truncates as well.
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    const __m256i upper = _mm256_srli_epi32((__m256i)rounded, 16);
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(upper, upper), 0b1000);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
+#else
     Halves h = __builtin_convertvector((rounded >> 16) & 0xffff, Halves);
     std::memcpy(p, &h, sizeof h);
+#endif
   }
 };
 
@@ -205,8 +214,12 @@ SPLASH_INLINE Ints<float> ceiling(Vec<float> v) {
 #endif
 }
 
+// Nearest whole number to a small v >= 0.
+SPLASH_INLINE Ints<float> nearest(Vec<float> v) { return __builtin_convertvector(v + 0.5f, Ints<float>); }
+
 // A register can be indexed by another from AVX2 on; elsewhere hinges are compared one by one.
 // lookup: any of its floats. lookup4: one of four, which stand in every 128-bit piece; that is cheaper.
+// Sixteen: a table of sixteen floats, in as many registers as it takes.
 #if defined(__AVX512F__)
 constexpr bool has_lookup = true;
 SPLASH_INLINE Vec<float> lookup(Vec<float> table, Ints<float> index) {
@@ -215,6 +228,11 @@ SPLASH_INLINE Vec<float> lookup(Vec<float> table, Ints<float> index) {
 SPLASH_INLINE Vec<float> lookup4(Vec<float> table, Ints<float> index) {
   return (Vec<float>)_mm512_permutevar_ps((__m512)table, (__m512i)index);
 }
+struct Sixteen {
+  Vec<float> all;
+  explicit SPLASH_INLINE Sixteen(const float* table) : all(stored<float>::load(table)) {}
+  SPLASH_INLINE Vec<float> operator[](Ints<float> index) const { return lookup(all, index); }
+};
 #elif defined(__AVX2__)
 constexpr bool has_lookup = true;
 SPLASH_INLINE Vec<float> lookup(Vec<float> table, Ints<float> index) {
@@ -223,6 +241,14 @@ SPLASH_INLINE Vec<float> lookup(Vec<float> table, Ints<float> index) {
 SPLASH_INLINE Vec<float> lookup4(Vec<float> table, Ints<float> index) {
   return (Vec<float>)_mm256_permutevar_ps((__m256)table, (__m256i)index);
 }
+struct Sixteen {
+  Vec<float> low, high;
+  explicit SPLASH_INLINE Sixteen(const float* table) : low(stored<float>::load(table)), high(stored<float>::load(table + 8)) {}
+  SPLASH_INLINE Vec<float> operator[](Ints<float> index) const {
+    // A lookup heeds the lowest three bits; the fourth, moved to where a sign is, chooses the register.
+    return by_sign<float>((Vec<float>)(index << 28), lookup(high, index), lookup(low, index));
+  }
+};
 #else
 constexpr bool has_lookup = false;
 SPLASH_INLINE Vec<float> lookup(Vec<float> table, Ints<float>) { return table; }

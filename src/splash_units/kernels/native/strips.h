@@ -95,9 +95,10 @@ struct Found<Finder::segments, K> {
   explicit SPLASH_INLINE Found(const Table* table) : t(*table) {}
   SPLASH_INLINE Ints<float> index(Vec<float> u, const Hinges<float, K>& hinges) const {
     Ints<float> j{};
-    for (int s = 1; s < hinges.count; ++s) j += u > hinges.at[s];  // a comparison is -1 where it holds
+    for (int s = 1; s < hinges.count; ++s) j += exceeds<float>(u, hinges.at[s] - Vec<float>{});  // -1 where it holds
     return j;
   }
+  SPLASH_INLINE Ints<float> exact_index(Vec<float> u, const Hinges<float, K>& hinges) const { return index(u, hinges); }
   SPLASH_INLINE Vec<float> slope(Vec<float> z, Ints<float> j) const {
     return by_sign<float>(z, lookup4(t.slope_neg, j), lookup4(t.slope, j));
   }
@@ -113,6 +114,7 @@ struct Found<Finder::grid, K> {
   SPLASH_INLINE Ints<float> index(Vec<float> u, const Hinges<float, K>&) const {
     return ceiling(smaller<float>(u * t.cells_per_unit, all<float>(t.last)));
   }
+  SPLASH_INLINE Ints<float> exact_index(Vec<float> u, const Hinges<float, K>& hinges) const { return index(u, hinges); }
   SPLASH_INLINE Vec<float> slope(Vec<float> z, Ints<float> j) const {
     return by_sign<float>(z, lookup(t.slope_neg, j), lookup(t.slope, j));
   }
@@ -120,6 +122,31 @@ struct Found<Finder::grid, K> {
     return by_sign<float>(z, lookup(t.intercept_neg, j), lookup(t.intercept, j));
   }
 };
+
+#if defined(__AVX2__)
+template <int K>
+struct Found<Finder::even, K> {
+  const Sixteen slopes, intercepts, slopes_neg, intercepts_neg, hinges_by_number;
+  const float cells_per_unit, last;
+  explicit SPLASH_INLINE Found(const Table* t)
+      : slopes(t->sixteen[slope_row]), intercepts(t->sixteen[intercept_row]), slopes_neg(t->sixteen[slope_neg_row]),
+        intercepts_neg(t->sixteen[intercept_neg_row]), hinges_by_number(t->sixteen[hinge_row]),
+        cells_per_unit(t->cells_per_unit), last(t->last) {}
+  // Close to a hinge it may be the neighbour's number, where both segments give the same value.
+  SPLASH_INLINE Ints<float> index(Vec<float> u, const Hinges<float, K>&) const {
+    return __builtin_convertvector(smaller<float>(u * cells_per_unit, all<float>(last)), Ints<float>);
+  }
+  // For slopes, which are not the same: the nearest hinge, or the one before it.
+  SPLASH_INLINE Ints<float> exact_index(Vec<float> u, const Hinges<float, K>&) const {
+    const Ints<float> near = nearest(smaller<float>(u * cells_per_unit, all<float>(last)));
+    return near - 1 - exceeds<float>(u, hinges_by_number[near]);
+  }
+  SPLASH_INLINE Vec<float> slope(Vec<float> z, Ints<float> j) const { return by_sign<float>(z, slopes_neg[j], slopes[j]); }
+  SPLASH_INLINE Vec<float> intercept(Vec<float> z, Ints<float> j) const {
+    return by_sign<float>(z, intercepts_neg[j], intercepts[j]);
+  }
+};
+#endif
 
 template <int K>
 struct Found<Finder::compare, K> {
@@ -140,6 +167,7 @@ SPLASH_ONE_COPY void forward_strip(const T* x, T* y, int64_t n, int64_t stride, 
   const Found<finder, K> found(p.table);
   const Vec<C> scale = p.scale, shift = p.shift;
   Watch<C> watch;
+  SPLASH_IN_PAIRS
   for (int64_t i = 0; i < n; ++i) {
     fetch_ahead(x + i * stride, y + i * stride);
     Vec<C> z = stored<T>::load(x + i * stride);
@@ -191,6 +219,35 @@ class TotalsOf {
   std::vector<Wide<C>> sums_;
 };
 
+// At x = 0 no slope counts, which comparing knows and a grid has a cell for; the others must look out for it.
+template <Finder finder>
+constexpr bool misses_zero = finder == Finder::segments || finder == Finder::even;
+
+// pos[s], neg[s] = the sums of g max(0, u - b_s) on either side, for K hinges from `at` on. The first of
+// all hinges is at zero.
+template <class T, int K, bool first, bool affine, class At>
+SPLASH_INLINE void sum_ramps(const T* x, const T* grad, int64_t n, int64_t stride, Vec<compute_t<T>> scale, Vec<compute_t<T>> shift,
+                             const At* at, Vec<compute_t<T>>* pos, Vec<compute_t<T>>* neg) {
+  using C = compute_t<T>;
+  Vec<C> b[K], right[K], left[K];
+  SPLASH_UNROLLED
+  for (int s = 0; s < K; ++s) b[s] = at[s] - Vec<C>{}, right[s] = left[s] = Vec<C>{};
+  SPLASH_IN_PAIRS
+  for (int64_t i = 0; i < n; ++i) {
+    const Vec<C> in = stored<T>::load(x + i * stride), g = stored<T>::load(grad + i * stride);
+    const Vec<C> z = affine ? in * scale + shift : in, u = magnitude<C>(z);
+    const Vec<C> g_neg = by_sign<C>(z, g, Vec<C>{}), g_pos = g - g_neg;
+    SPLASH_UNROLLED
+    for (int s = 0; s < K; ++s) {
+      const Vec<C> r = first && s == 0 ? u : above_zero<C>(u - b[s]);
+      right[s] += g_pos * r;
+      left[s] += g_neg * r;
+    }
+  }
+  SPLASH_UNROLLED
+  for (int s = 0; s < K; ++s) pos[s] = right[s], neg[s] = left[s];
+}
+
 template <class T, int K, bool affine, bool writes, bool sums, Finder finder>
 SPLASH_ONE_COPY void backward_strip(const T* x, const T* grad, T* dx, int64_t n, int64_t stride, int filled,
                                     const Lanes<compute_t<T>>& p, const Totals<compute_t<T>>& totals) {
@@ -201,16 +258,13 @@ SPLASH_ONE_COPY void backward_strip(const T* x, const T* grad, T* dx, int64_t n,
   const Vec<C> from_grad = p.from_grad, from_x = p.from_x, constant = p.constant;
   Watch<C> watch;
   Vec<C> pos[K ? K : most_hinges], neg[K ? K : most_hinges], dz_sum{}, dz_x_sum{};
-  for (int s = 0; s < hinges.count; ++s) pos[s] = neg[s] = Vec<C>{};
 
-  // Two loops over memory that is in cache the second time: together they would need more registers
-  // than there are.
+  SPLASH_IN_PAIRS
   for (int64_t i = 0; i < n; ++i) {
     if constexpr (writes) fetch_ahead(x + i * stride, dx + i * stride);
     const Vec<C> in = stored<T>::load(x + i * stride), g = stored<T>::load(grad + i * stride);
     const Vec<C> z = affine ? in * scale + shift : in, u = magnitude<C>(z);
-    // At x = 0 no slope counts, which comparing knows, a grid has a cell for, and segments do not.
-    if constexpr (finder == Finder::segments) watch.see_least(u);
+    if constexpr (misses_zero<finder>) watch.see_least(u);
     if constexpr (!sums) watch.see_largest(u);  // sums show it themselves: they are not finite then
     Vec<C> slope;
     if constexpr (finder == Finder::compare) {
@@ -221,7 +275,7 @@ SPLASH_ONE_COPY void backward_strip(const T* x, const T* grad, T* dx, int64_t n,
       }
       slope = by_sign<C>(z, left, right);
     } else {
-      slope = found.slope(z, found.index(u, hinges));
+      slope = found.slope(z, found.exact_index(u, hinges));
     }
     const Vec<C> dz = g * slope + Vec<C>{};  // + 0: a flat segment passes on 0.0, never -0.0, as torch.relu has it
     if constexpr (writes) {
@@ -233,25 +287,22 @@ SPLASH_ONE_COPY void backward_strip(const T* x, const T* grad, T* dx, int64_t n,
       dz_x_sum += dz * (in - mean);
     }
   }
+  // More loops over memory that is in cache by now: together they would need more registers than there are.
   if constexpr (sums) {
-    for (int64_t i = 0; i < n; ++i) {
-      const Vec<C> in = stored<T>::load(x + i * stride), g = stored<T>::load(grad + i * stride);
-      const Vec<C> z = affine ? in * scale + shift : in, u = magnitude<C>(z);
-      const Vec<C> g_neg = by_sign<C>(z, g, Vec<C>{}), g_pos = g - g_neg;
-      for (int s = 0; s < hinges.count; ++s) {
-        const Vec<C> r = s == 0 ? u : above_zero<C>(u - hinges.at[s]);
-        pos[s] += g_pos * r;
-        neg[s] += g_neg * r;
-      }
-    }
+    constexpr int block = K ? K : hinges_at_a_time;
+    sum_ramps<T, block, true, affine>(x, grad, n, stride, scale, shift, hinges.at, pos, neg);
+    if constexpr (K == 0)
+      for (int s = block; s < hinges.count; s += block)
+        sum_ramps<T, block, false, affine>(x, grad, n, stride, scale, shift, hinges.at + s, pos + s, neg + s);
   }
 
-  if constexpr (finder == Finder::segments)
+  if constexpr (misses_zero<finder>)
     if (watch.saw_zero()) [[unlikely]]
       return backward_strip<T, K, affine, writes, sums, Finder::compare>(x, grad, dx, n, stride, filled, p, totals);
   if constexpr (sums) watch.see_largest(magnitude<C>(pos[0])), watch.see_largest(magnitude<C>(neg[0]));
   if (!watch.saw_infinity_or_nan()) [[likely]] {
     if constexpr (sums) {
+      SPLASH_UNROLLED
       for (int s = 0; s < hinges.count; ++s) {
         totals.pos[s] += __builtin_convertvector(pos[s], Wide<C>);
         totals.neg[s] += __builtin_convertvector(neg[s], Wide<C>);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <ATen/EmptyTensor.h>
 
 #include <optional>
 
@@ -85,8 +86,14 @@ Tensor like(const Tensor& grad, const Tensor& x) {
   return copy.copy_(grad);
 }
 
+// Without torch's dispatcher, which takes longer than the memory itself.
 Tensor result_like(const View& view, const Tensor& x) {
-  return at::empty_strided(view.x.sizes(), view.x.strides(), x.options());
+  return at::detail::empty_strided_cpu(view.x.sizes(), view.x.strides(), x.scalar_type());
+}
+
+// As it is where possible: even conversions that change nothing take their time.
+Tensor contiguous_as(at::ScalarType type, const Tensor& t) {
+  return t.scalar_type() == type && t.is_contiguous() ? t : t.to(type).contiguous();
 }
 
 // Slopes and hinges in the type of the computation, kept alive while the kernel reads them.
@@ -95,7 +102,7 @@ struct HeldUnit {
   int64_t groups;
   HeldUnit(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges) {
     const auto type = compute_dtype(x);
-    at = hinges.to(type).contiguous(), pos = a_pos.to(type).contiguous(), neg = a_neg.to(type).contiguous();
+    at = contiguous_as(type, hinges), pos = contiguous_as(type, a_pos), neg = contiguous_as(type, a_neg);
     groups = at.numel() ? pos.numel() / at.numel() : 0;
   }
   template <class C>

@@ -11,9 +11,14 @@
 namespace splash_units {
 namespace {
 
-constexpr int64_t sum_length = 64;     // float terms a lane sums up before they go to a double
-constexpr int64_t longest_strip = 256;  // where nothing is summed: a strip costs a little to begin
-constexpr int64_t piece = 16384;  // elements a thread takes at a time
+constexpr int64_t sum_length = 64;  // float terms a lane sums up before they go to a double
+constexpr int64_t piece = 16384;    // elements a thread takes at a time
+
+// Where nothing is summed. A strip costs a little to begin; and what takes one thread a few microseconds takes
+// two as long, who first have to meet. torch's own operators share tensors of more elements than these.
+constexpr int64_t longest_strip = 256, longest_piece = 32768;
+
+constexpr int64_t most_parts = 16;  // of rows, each with sums of its own for every channel
 
 // torch's own pool, through its stable interface: a second one would fight it for the cores.
 template <class F>
@@ -78,24 +83,52 @@ struct Columns {
   }
 };
 
+// Rows of one channel each, as they follow each other in memory. Parts divide the outer dimension, and if
+// that is too short for many of them, also the channels.
+struct Rows {
+  Extent e;
+  int64_t outer_parts, channel_parts;
+
+  explicit Rows(Extent extent) : e(extent) {
+    const int64_t parts = std::clamp<int64_t>(e.size() / piece, 1, most_parts);
+    outer_parts = std::min(parts, e.outer);
+    channel_parts = outer_parts ? std::min(parts / outer_parts, e.channels) : 0;
+  }
+  int64_t tasks() const { return outer_parts * channel_parts; }
+
+  // Calls row(first element, channel) for all of one task.
+  template <class F>
+  SPLASH_INLINE void task(int64_t index, const F& row) const {
+    const int64_t of_outer = index / channel_parts, of_channels = index % channel_parts;
+    const int64_t last = e.outer * (of_outer + 1) / outer_parts;
+    const int64_t begin = e.channels * of_channels / channel_parts, end = e.channels * (of_channels + 1) / channel_parts;
+    for (int64_t o = e.outer * of_outer / outer_parts; o < last; ++o)
+      for (int64_t c = begin; c < end; ++c) row((o * e.channels + c) * e.inner, c);
+  }
+};
+
 // Runs strip(first element, vector of channels, vectors, stride, filled lanes) over everything, side by
 // side; task numbers say whose totals are whose.
 template <class C>
 struct Walk {
   enum { flat, rows, columns } way;
   Extent e;
+  Rows by_row;
   Columns<C> matrix;
-  int64_t longest, tasks, vectors, stride, step;
+  int64_t longest, piece, tasks, vectors, stride, step;
 
-  Walk(Extent extent, bool one_group, int64_t longest) : e(extent), matrix(extent), longest(longest) {
+  Walk(Extent extent, bool one_group, int64_t longest_strip, int64_t piece)
+      : e(extent), by_row(extent), matrix(extent), longest(longest_strip), piece(piece) {
     way = one_group ? flat : e.inner > 1 ? rows : columns;
-    tasks = way == flat ? (e.size() + piece - 1) / piece : way == rows ? e.channels : matrix.tasks();
+    tasks = way == flat ? (e.size() + piece - 1) / piece : way == rows ? by_row.tasks() : matrix.tasks();
     vectors = way == flat ? 1 : way == rows ? e.channels : matrix.vectors;
     stride = way == columns ? lanes<C>::count : 1, step = way == columns;
   }
-  int64_t totals() const { return way == flat ? tasks : way == rows ? vectors : matrix.row_tasks * vectors; }
+  int64_t totals() const {
+    return way == flat ? tasks : (way == rows ? by_row.outer_parts : matrix.row_tasks) * vectors;
+  }
   int64_t totals_at(int64_t task, int64_t v) const {
-    return way == flat ? task : way == rows ? v : task / matrix.blocks * vectors + v;
+    return way == flat ? task : task / (way == rows ? by_row.channel_parts : matrix.blocks) * vectors + v;
   }
 
   template <class F>
@@ -110,10 +143,9 @@ struct Walk {
         return along_row<C>(std::min(piece, e.size() - task * piece), longest, [&](int64_t i, int64_t n, int filled) {
           strip(task, task * piece + i, 0, n, W, filled);
         });
-      for (int64_t o = 0; o < e.outer; ++o)
-        along_row<C>(e.inner, longest, [&](int64_t i, int64_t n, int filled) {
-          strip(task, (o * e.channels + task) * e.inner + i, task, n, W, filled);
-        });
+      by_row.task(task, [&](int64_t at, int64_t channel) {
+        along_row<C>(e.inner, longest, [&](int64_t i, int64_t n, int filled) { strip(task, at + i, channel, n, W, filled); });
+      });
     });
   }
 };
