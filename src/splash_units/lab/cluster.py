@@ -118,7 +118,7 @@ class _Driver:
         try:
             order = self._order(spec)
         except OSError as error:  # what it needs was there a moment ago
-            yield self.campaign.ended(spec, f"{type(error).__name__}: {error}")
+            yield self._end(spec, f"{type(error).__name__}: {error}")
             return
         name = digest(spec)
         future = self.client.submit(
@@ -173,7 +173,7 @@ class _Driver:
         if self.attempts[name] > 1 + REPETITIONS:
             # A scheduler started by others may be more patient.
             self.futures.pop(name).cancel(force=True)
-            yield self.campaign.ended(spec, _died(self.attempts[name] - 1))
+            yield self._end(spec, _died(self.attempts[name] - 1))
         else:
             yield Began(spec, said["worker"], self.attempts[name])
 
@@ -183,10 +183,13 @@ class _Driver:
             return  # one that was given up
         del self.futures[name]
         spec = self.campaign.running[name]
-        ended = self.campaign.ended(spec, self._why_not(spec, future))
+        yield self._end(spec, self._why_not(spec, future))
+
+    def _end(self, spec: AnySpec, why: str | None) -> Event:
+        ended = self.campaign.ended(spec, why)
         if isinstance(ended, Failed) and not self.store_is_shared:
             self._note_failure(ended)
-        yield ended
+        return ended
 
     def _why_not(self, spec: AnySpec, future: Future) -> str | None:
         """Take in what came back; why there is nothing to take in, if so."""
@@ -215,7 +218,7 @@ class _Driver:
 
 
 def _died(times: int) -> str:
-    return f"its worker died {times} time{'s' * (times > 1)}"
+    return f"its worker died {'once' if times == 1 else f'{times} times'}"
 
 
 def _content(plugin: str) -> bytes | None:
@@ -259,7 +262,7 @@ def _connected(address: str) -> Iterator[Client]:
         )
     except (OSError, ValueError) as error:
         raise ValueError(f"no Dask scheduler at {address}: {error}") from None
-    with _without_large_order_warnings(), client:
+    with _configured(), client:
         yield client
 
 
@@ -269,19 +272,21 @@ def _local_client(environments: list[dict[str, str]]) -> Iterator[Client]:
     import distributed
     from distributed import Nanny, Scheduler, SpecCluster
 
+    # Even so there is an HTTP server, which says nothing and must not take a port from another.
+    without_dashboard = {"dashboard": False, "dashboard_address": f"{LOOPBACK}:0"}
     scheduler = {
         "cls": Scheduler,
         "options": {
             "host": LOOPBACK,
             "port": 0,
-            "dashboard": False,
+            **without_dashboard,
             "allowed_failures": REPETITIONS,
         },
     }
     options = {
         "host": LOOPBACK,
         "nthreads": 1,
-        "dashboard": False,
+        **without_dashboard,
         "memory_limit": 0,  # a run is no collection of chunks: there is nothing to spill
         "preload": ["splash_units.lab.worker"],
         "silence_logs": logging.CRITICAL,
@@ -291,7 +296,7 @@ def _local_client(environments: list[dict[str, str]]) -> Iterator[Client]:
         for place, environment in enumerate(environments)
     }
     with (
-        _without_large_order_warnings(),
+        _configured(),
         SpecCluster(  # type: ignore[no-untyped-call]
             scheduler=scheduler, workers=workers, silence_logs=logging.CRITICAL
         ) as cluster,
@@ -303,9 +308,18 @@ def _local_client(environments: list[dict[str, str]]) -> Iterator[Client]:
 
 
 @contextmanager
-def _without_large_order_warnings() -> Iterator[None]:
-    """Trained networks travel with orders; Dask means graphs when it warns of large ones."""
+def _configured() -> Iterator[None]:
+    """Settings of Dask, for as long as needed.
+
+    Trained networks travel with orders; Dask means graphs when it warns of large ones. Nobody asks
+    the HTTP servers of a local cluster anything.
+    """
     import dask
 
-    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 GiB"}):
+    settings = {
+        "distributed.admin.large-graph-warning-threshold": "1 GiB",
+        "distributed.scheduler.http.routes": [],
+        "distributed.worker.http.routes": [],
+    }
+    with dask.config.set(settings):
         yield
