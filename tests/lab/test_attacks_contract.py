@@ -28,7 +28,7 @@ ATTACKS = [
     CarliniWagnerL2(binary_search_steps=2, steps=20),
     Boundary(steps=30, start_attempts=10),
     Pixels(1, population=20, generations=3, block=10),
-    Pixels(3, population=20, generations=3, incremental=False),
+    Pixels(3, population=20, generations=3, incremental=False, base="best"),
     APGD(0.1, steps=6, restarts=2),
     Square(0.1, queries=20),
     WorstCase([FGSM(0.05), Square(0.1, queries=9), Boundary(9, start_attempts=5)], l2=0.8),

@@ -76,6 +76,17 @@ def test_the_papers_printed_sum_is_at_hand_and_searches_worse():
     assert fooled["sum"] < fooled["difference"]
 
 
+def test_from_the_best_candidate_the_search_is_shorter():
+    network, images, labels = digits()
+    outcomes = [
+        Pixels(3, population=30, generations=15, base=base)(network, images[:60], labels[:60])
+        for base in ("random", "best")
+    ]
+    random, best = outcomes
+    assert best.fooled.sum() >= random.fooled.sum() > 0
+    assert best.queries.sum() < random.queries.sum()
+
+
 def test_three_different_parents():
     draws = [distinct_triples(4, torch.Generator().manual_seed(i)) for i in range(300)]
     for first, second, third in draws:
@@ -94,6 +105,7 @@ def test_three_different_parents():
         ({"population": 2}, "population must be at least 3"),
         ({"generations": 0}, "generations must be at least 1"),
         ({"mutation": "product"}, "mutation must be one of .*'product'"),
+        ({"base": "worst"}, "base must be one of .*'worst'"),
     ],
 )
 def test_bad_settings_are_refused(settings, message):

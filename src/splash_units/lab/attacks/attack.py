@@ -17,7 +17,7 @@ from torch import Tensor
 from splash_units.lab.attacks.frozen import Model, frozen
 from splash_units.lab.attacks.streams import streams
 from splash_units.lab.attacks.threat import Budget, Outcome, check_images, distances, whole
-from splash_units.lab.attacks.victim import Victim
+from splash_units.lab.attacks.victim import WIDTH, Victim
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -82,7 +82,7 @@ class Attack(ABC):
         *,
         seed: int = 0,
         chunk_size: int = 512,
-        width: int = 128,
+        width: int = WIDTH,
         progress: bool | Progress | Ticker = False,
     ) -> Outcome:
         """Attack all images and return the outcome, one row an image.
@@ -112,7 +112,7 @@ class Attack(ABC):
         *,
         seed: int = 0,
         chunk_size: int = 512,
-        width: int = 128,
+        width: int = WIDTH,
         progress: bool | Progress | Ticker = False,
     ) -> Iterator[Outcome]:
         """The same, chunk by chunk, so that an interrupted caller keeps what was finished.
@@ -220,7 +220,7 @@ def ticking(description: str, total: int, progress: bool | Progress | Ticker) ->
         yield progress
 
 
-def fooled_when_rounded(model: Model, outcome: Outcome, *, width: int = 128) -> Tensor:
+def fooled_when_rounded(model: Model, outcome: Outcome, *, width: int = WIDTH) -> Tensor:
     """Which fooled images still fool the network once their values are rounded to 8 bits.
 
     A count of its own: an image of 256 levels is what a file or a camera would hand the network,

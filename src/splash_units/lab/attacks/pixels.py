@@ -7,8 +7,10 @@ leaves the true class less probable. Values are whole numbers from 0 to 255, so 
 survives as an ordinary image file.
 
 Departures: the SPLASH paper prints the mutation with a sum in place of the difference, which leaves
-the allowed range almost always; `mutation="sum"` is that. An image is done as soon as a candidate
-is misclassified, in the first, random generation too. No crossover, as in the original.
+the allowed range almost always; `mutation="sum"` is that. With `base="best"` x_r1 is the best
+candidate instead of a random one, as in ART and torchattacks: it fools more images, and sooner. An
+image is done as soon as a candidate is misclassified, in the first, random generation too. No
+crossover, as in the original.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from splash_units.lab.attacks.threat import Budget, whole
 from splash_units.lab.attacks.victim import Victim, check_logits, margin
 
 Mutation = Literal["difference", "sum"]
+Base = Literal["random", "best"]
 WEIGHT = 0.5
 LEVELS = 255
 
@@ -48,6 +51,7 @@ class Pixels(Attack):
     population: int = 400
     generations: int = 40
     mutation: Mutation = "difference"
+    base: Base = "random"
     incremental: bool = True
     block: int = 400
 
@@ -58,6 +62,8 @@ class Pixels(Attack):
         whole("block", self.block)
         if self.mutation not in get_args(Mutation):
             raise ValueError(f"mutation must be one of {get_args(Mutation)}, got {self.mutation!r}")
+        if self.base not in get_args(Base):
+            raise ValueError(f"base must be one of {get_args(Base)}, got {self.base!r}")
 
     @property
     def budget(self) -> Budget:
@@ -86,7 +92,7 @@ class Pixels(Attack):
         for _ in range(self.generations):
             if winner is not None:
                 break
-            mutants = self._mutate(members, generator)
+            mutants = self._mutate(members, probability, generator)
             mutant_probability, winner = self._judge(mutants, image, label, ask)
             if winner is None:
                 better = mutant_probability < probability
@@ -112,10 +118,12 @@ class Pixels(Attack):
                 return torch.cat(probabilities), winner
         return torch.cat(probabilities), None
 
-    def _mutate(self, members: Tensor, generator: torch.Generator) -> Tensor:
+    def _mutate(self, members: Tensor, probability: Tensor, generator: torch.Generator) -> Tensor:
         first, second, third = (
             members[index.to(members.device)] for index in distinct_triples(len(members), generator)
         )
+        if self.base == "best":
+            first = members[probability.argmin()]
         change = second - third if self.mutation == "difference" else second + third
         return (first + WEIGHT * change).clamp(0, 1)
 

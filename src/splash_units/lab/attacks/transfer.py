@@ -16,7 +16,7 @@ from torch import Tensor
 from splash_units.lab.attacks.attack import Attack, Task
 from splash_units.lab.attacks.frozen import Model
 from splash_units.lab.attacks.threat import Outcome
-from splash_units.lab.attacks.victim import Victim
+from splash_units.lab.attacks.victim import WIDTH, Victim
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Replay(Attack):
         return self.images[task.owners]
 
 
-def transfer(outcome: Outcome, clean: Tensor, model: Model, *, width: int = 128) -> Outcome:
+def transfer(outcome: Outcome, clean: Tensor, model: Model, *, width: int = WIDTH) -> Outcome:
     """What another network makes of an outcome's images; `clean` are the images they were made
     from.
 
@@ -74,7 +74,7 @@ def transfer_matrix(
     models: Mapping[str, Model],
     clean: Tensor,
     *,
-    width: int = 128,
+    width: int = WIDTH,
 ) -> TransferMatrix:
     """Show every outcome's images to every network."""
     if not outcomes or not models:

@@ -18,6 +18,11 @@ from torch.nn import functional as F
 from splash_units.lab.attacks.frozen import Model, layout_of
 from splash_units.lab.attacks.threat import check_labels
 
+WIDTH = 64
+"""How many images a network is asked about at once: of so many, a small one's values stay in the
+cache, and twice as many take a fifth longer each.
+"""
+
 
 class Victim:
     """A frozen network that answers in blocks of `width` images and counts what each image cost."""

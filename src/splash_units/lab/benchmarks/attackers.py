@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from splash_units.lab.attacks import Attack
+from splash_units.lab.attacks.victim import WIDTH
 
 Attacker = Callable[[nn.Module, Tensor, Tensor], Tensor]
 """Takes a network, images and labels to adversarial images, one for each."""
@@ -41,7 +42,7 @@ def missing_peers() -> tuple[str, ...]:
     return tuple(name for name in PEERS if not is_installed(name))
 
 
-def ours(attack: Attack, width: int = BATCH) -> Attacker:
+def ours(attack: Attack, width: int = WIDTH) -> Attacker:
     """One of our attacks, with no more slots than there are images."""
 
     def run(network: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
