@@ -95,9 +95,13 @@ def test_a_run_that_cannot_be_read_is_named(store: Store) -> None:
     add_run(store, GOOD, 0.125)
     add_run(store, BAD, 0.5)
     (store.run(BAD).whole / "spec.json").write_text('{"model": 3}')
+    attacks = [AttackSpec(train=GOOD, attack=name) for name in ("cw", "fgsm")]
+    good, bad = (add_attack(store, attack, 3, 10) for attack in attacks)
+    (bad.folder / "spec.json").write_text("cut sho")
     frames = read(store)
     assert frames.runs["unit"].to_list() == ["splash"]
-    assert list(frames.unreadable) == [run_id(BAD)]
+    assert frames.attacks["id"].to_list() == [good.id]
+    assert set(frames.unreadable) == {run_id(BAD), bad.id}
     assert frames.specs == {run_id(GOOD): GOOD}
 
 

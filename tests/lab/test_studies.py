@@ -70,6 +70,8 @@ def test_vocabulary_refuses_what_there_is_not():
         (TrainSpec(unit="splosh"), "splash"),
         (TrainSpec(unit_options={"num_hinges": 4}), "odd"),
         (TrainSpec(recipe="literal"), "rescaled"),
+        (TrainSpec(model="resnet20", model_options={"preactivated": True}), "preactivation"),
+        (TrainSpec(model="nin", model_options={"dropout": [0.5]}), "2 dropout probabilities"),
         (TrainSpec(source=train), "lenet5"),
         (attack, "eps"),
         (TransferSpec(trains=(TrainSpec(), train)), "lenet5"),

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from splash_units.lab import studies, tables
 from splash_units.lab.cli.app import app
+from splash_units.lab.findings import finding
 from splash_units.lab.spec import AttackSpec, CostSpec, SeparationSpec, TrainSpec, TransferSpec
 from splash_units.lab.store import Store
 from splash_units.lab.tables.attacked import common_gaps
@@ -294,6 +295,15 @@ def test_distances_of_a_minimising_attack(store: Store) -> None:
     assert cell(table, "no limit", *row).text == "1000.0 ± 0.0 (3)"
     assert cell(table, "median L2", *row).text == "0.610 ± 0.000 (3)"
     assert cell(table, "paper (limit unknown)", *row).text == "932.0 ± 5.5"
+
+
+def test_what_cannot_be_read_is_left_out(store: Store) -> None:
+    attacked(store, "fgsm", "relu", {"relu": 5})
+    (spec, *_) = specs_of("fgsm", only="model=lenet5,augment=moderate,unit=relu")
+    (finding(store, spec).folder / "spec.json").write_text("cut sho")
+    table = tables.build("fgsm", store)
+    row = ("LeNet5", "CIFAR-10 D-A", "ReLU")
+    assert cell(table, "eps 0.02: per 1000", *row).text.endswith("(2 of 3)")
 
 
 def test_attacks_on_runs_that_diverged_say_so(store: Store) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from splash_units.lab.findings import attacks_on
+from splash_units.lab.findings import Finding, attacks_on
 from splash_units.lab.spec import AttackSpec, TrainSpec, digest
 from splash_units.lab.store import ID_LENGTH, Run, Store
 
@@ -52,7 +52,7 @@ class Frames:
     epochs: pl.DataFrame
     attacks: pl.DataFrame
     specs: Mapping[str, TrainSpec]
-    unreadable: Mapping[str, str]  #: runs whose spec can't be read, and why
+    unreadable: Mapping[str, str]  #: runs and attacks whose spec can't be read, and why
 
 
 class Snapshot(Store):
@@ -81,7 +81,11 @@ def read(store: Store) -> Frames:
         history = run.history()
         runs.append(_run_row(run, spec, history))
         epochs.extend({"id": run.id, **_only(numbers, _EPOCH)} for numbers in history)
-        attacks.extend(_attack_rows(run, spec))
+        for found in attacks_on(run):
+            try:
+                attacks.append(_attack_row(found, run, spec))
+            except ValueError as problem:
+                unreadable[found.id] = str(problem)
     return Frames(
         runs=pl.DataFrame(runs, schema=_RUN),
         epochs=pl.DataFrame(epochs, schema=_EPOCH),
@@ -129,27 +133,26 @@ def _run_row(run: Run, spec: TrainSpec, history: list[dict[str, Any]]) -> dict[s
     }
 
 
-def _attack_rows(run: Run, spec: TrainSpec) -> Iterable[dict[str, Any]]:
-    for found in attacks_on(run):
-        attack, result = found.spec(), found.result() or {}
-        assert isinstance(attack, AttackSpec)
-        low, high = result.get("fooled_interval") or (None, None)
-        yield {
-            **_setting(spec),
-            "id": found.id,
-            "run": run.id,
-            "attack": attack.attack,
-            "options": json.dumps(attack.options, sort_keys=True),
-            **_only(attack.options, ("eps", "k")),
-            "choose": attack.choose,
-            "attack_seed": attack.seed,
-            **_only(result, ("images", "attempts", "fooled", "wrong_after", "median_l2")),
-            **_only(result, ("clean_accuracy", "robust_accuracy", "own_gap")),
-            "fooled_low": low,
-            "fooled_high": high,
-            "success_at_l2": json.dumps(result.get("success_at_l2")),
-            "warnings": "\n".join(result.get("warnings", [])),
-        }
+def _attack_row(found: Finding, run: Run, spec: TrainSpec) -> dict[str, Any]:
+    attack, result = found.spec(), found.result() or {}
+    assert isinstance(attack, AttackSpec)
+    low, high = result.get("fooled_interval") or (None, None)
+    return {
+        **_setting(spec),
+        "id": found.id,
+        "run": run.id,
+        "attack": attack.attack,
+        "options": json.dumps(attack.options, sort_keys=True),
+        **_only(attack.options, ("eps", "k")),
+        "choose": attack.choose,
+        "attack_seed": attack.seed,
+        **_only(result, ("images", "attempts", "fooled", "wrong_after", "median_l2")),
+        **_only(result, ("clean_accuracy", "robust_accuracy", "own_gap")),
+        "fooled_low": low,
+        "fooled_high": high,
+        "success_at_l2": json.dumps(result.get("success_at_l2")),
+        "warnings": "\n".join(result.get("warnings", [])),
+    }
 
 
 def _setting(spec: TrainSpec) -> dict[str, Any]:

@@ -17,11 +17,21 @@ from splash_units.lab.spec import (
 )
 
 
-def check_model(name: str) -> None:
+def check_model(name: str, options: Mapping[str, Any] | None = None) -> None:
+    import torch
+
+    from splash_units import catalogue
     from splash_units.lab import models
 
     if name not in models.names():
         raise ValueError(unknown("network", name, models.names()))
+    if options:  # its builder alone knows which are right, so one is built
+        images = {"mean": (0.0,), "std": (1.0,), "in_channels": 1}
+        try:
+            with torch.random.fork_rng(devices=[]):
+                models.build(name, catalogue.unit("relu"), **{**images, **options})
+        except TypeError as error:
+            raise ValueError(f"network {name!r}: {error}") from None
 
 
 def check_data(name: str) -> None:
@@ -73,7 +83,7 @@ def check(specs: Iterable[AnySpec]) -> None:
 def _check_training(spec: TrainSpec) -> None:
     from splash_units.lab.recipes import recipe
 
-    check_model(spec.model)
+    check_model(spec.model, spec.model_options)
     check_data(spec.data)
     check_unit(spec.unit, spec.unit_options)
     recipe(spec.model, spec.data, variant=spec.recipe)
