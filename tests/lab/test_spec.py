@@ -20,16 +20,16 @@ from splash_units.lab.spec import (
 
 
 def test_the_canonical_text_has_only_what_departs_from_the_defaults():
-    assert canonical_json(TrainSpec()) == '{"kind":"train","version":1}'
+    assert canonical_json(TrainSpec()) == '{"kind":"train","version":2}'
     text = canonical_json(TrainSpec(unit="relu", seed=3, unit_options={"b": 2.0, "a": [1.5]}))
     assert text == (
-        '{"kind":"train","seed":3,"unit":"relu","unit_options":{"a":[1.5],"b":2},"version":1}'
+        '{"kind":"train","seed":3,"unit":"relu","unit_options":{"a":[1.5],"b":2},"version":2}'
     )
 
 
 def test_the_hash_is_known_so_that_a_store_outlives_a_release():
-    # Computed with: printf '{"kind":"train","version":1}' | sha256sum
-    known = "a3dbd93e10d0fa8f"
+    # Computed with: printf '{"kind":"train","version":2}' | sha256sum
+    known = "6bc96c71aa9c5566"
     assert digest(TrainSpec()).startswith(known)
 
 
@@ -85,7 +85,7 @@ def test_any_kind_of_spec_can_be_hashed():
         kind: str = "other"
         steps: int = 3
 
-    assert canonical_json(OtherSpec()) == '{"kind":"other","version":1}'
+    assert canonical_json(OtherSpec()) == '{"kind":"other","version":2}'
     assert digest(OtherSpec()) != digest(TrainSpec())
 
 
