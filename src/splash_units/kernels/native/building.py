@@ -47,7 +47,7 @@ _LINK_ON_MACOS = ("-undefined", "dynamic_lookup")
 
 _QUOTED_INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 _UNFINISHED = "building-"
-_TIME_LIMIT = 900.0  # seconds; some thirty are usual
+_TIME_LIMIT = 900.0  # seconds; some forty are usual
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def _objects(
 
 def _announce(folder: Path) -> None:
     print(
-        f"splash_units: building the CPU kernel, once, in {folder}; it takes about half a minute",
+        f"splash_units: building the CPU kernel, once, in {folder}; it takes about a minute",
         file=sys.stderr,
         flush=True,
     )
