@@ -207,6 +207,8 @@ def test_a_selection_is_read_with_blanks_and_without():
 def test_another_data_set_takes_the_place_of_all():
     for name in studies.NAMES:
         assert studies.data_of(studies.load(name).specs("smoke", data="digits")) <= {"digits"}
+    part = studies.load("accuracy").specs("smoke", only="data=mnist,unit=relu", data="digits")
+    assert [(spec.model, spec.data) for spec in part] == [("lenet5", "digits")]
     source = TrainSpec(data="mnist")
     moved = with_data(TrainSpec(data="mnist", source=source), "digits")
     assert moved.source.data == "digits"

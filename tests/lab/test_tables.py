@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -195,6 +196,35 @@ def test_digits_stand_in_and_the_table_says_so(store: Store) -> None:
     assert tables.build("ablation", store, data="mnist").notes[-1] == (
         "Missing runs: splash run ablation --scale short --data mnist"
     )
+
+
+def test_a_table_of_a_part_of_a_study(store: Store) -> None:
+    only = "model=lenet5,data=mnist,unit=relu+splash"
+    for spec in specs_of("accuracy", only=only, seeds=2):
+        add_run(store, spec, ERRORS[spec.seed])
+    table = tables.build("accuracy", store, only=only)
+    assert table.columns == ("network", "unit", "MNIST", "MNIST, paper")
+    assert [row[1].text for row in table.rows] == ["ReLU", "SPLASH", "best other, by mean"]
+    assert table.notes[-1] == f"Missing runs: splash run accuracy --scale short --only {only}"
+    assert run("accuracy", "--store", str(store.root), "--only", only).stdout == tables.render(
+        table
+    )
+    with pytest.raises(ValueError, match="did you mean relu"):
+        tables.build("accuracy", store, only="unit=rellu")
+
+
+@pytest.mark.parametrize(
+    "only", ["unit=relu", "unit=splash", "seed=0", "kind=train", "kind=attack", "attack=noise",
+             "attack=worst_case", "kind=transfer", "kind=cost", "model=lenet5"],
+)  # fmt: skip
+def test_every_table_of_every_part_renders(tmp_path: Path, only: str) -> None:
+    nothing = tables.read(Store(tmp_path / "nothing"))
+    rendered = 0
+    for name in (name for name in tables.NAMES if name not in tables.NEED_NO_RUNS):
+        with suppress(ValueError):  # the study has no such thing
+            table = tables.build(name, nothing, scale="smoke", only=only)
+            rendered += len(tables.render(table)) > 0
+    assert rendered
 
 
 def test_hinges_count_the_slopes_of_the_networks(store: Store) -> None:

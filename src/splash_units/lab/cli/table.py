@@ -29,6 +29,10 @@ def table(
         str | None,
         typer.Option(help="The data set that stood in for the study's own, if one did."),
     ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(metavar="KEY=VALUE,...", help="A part: model=lenet5,unit=relu+splash."),
+    ] = None,
     store: StoreOption = Path("runs"),
 ) -> None:
     """Print a table of the paper with our numbers beside its own; without a name, list them.
@@ -47,10 +51,10 @@ def table(
             raise ValueError(f"format {format!r}: must be one of {', '.join(tables.FORMATS)}")
         results = tables.read(Store(store))
         if name in tables.NAMES:
-            found = [tables.build(name, results, scale=scale, data=data)]
+            found = [tables.build(name, results, scale=scale, data=data, only=only)]
         else:
             study = _study(name)
-            found = tables.build_all(study, results, scale=scale, data=data)
+            found = tables.build_all(study, results, scale=scale, data=data, only=only)
             if not found:
                 raise ValueError(
                     f"the study {name} has no tables, only figures: {', '.join(study.figures)}"

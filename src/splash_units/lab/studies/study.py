@@ -58,18 +58,20 @@ class Study:
         """The specs at a scale, seed by seed, so that every unit has a result early on.
 
         `seeds` is a number of seeds instead of the scale's, `only` a selection such as
-        "model=lenet5,unit=relu+splash", `data` the name of a data set that takes the place of all.
+        "model=lenet5,unit=relu+splash", `data` the name of a data set that then takes the place of
+        all the study's own.
         """
         if scale not in SCALES:
             raise ValueError(unknown("scale", scale, SCALES))
         count = self.seeds[scale] if seeds is None else seeds
         if count < 1:
             raise ValueError(f"seeds must be at least 1, got {count}")
-        declared = (spec for seed in range(count) for spec in self.declare(scale, seed))
+        specs = list(_once(s for seed in range(count) for s in self.declare(scale, seed)))
+        if only is not None:
+            specs = list(_once(select(specs, only, self.name)))
         if data is not None:
-            declared = (with_data(spec, data) for spec in declared)
-        found = list(_once(declared))
-        return found if only is None else list(_once(select(found, only, self.name)))
+            specs = list(_once(with_data(spec, data) for spec in specs))
+        return specs
 
 
 def with_data(spec: AnySpec, data: str) -> AnySpec:

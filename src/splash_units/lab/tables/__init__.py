@@ -55,6 +55,7 @@ TABLES: Mapping[str, Entry] = {
     "finetune": Entry("finetune", "a converted network, fine-tuned", learning.finetune),
 }
 NAMES = tuple(TABLES)
+NEED_NO_RUNS = ("p_values", "family", "approximation")
 # For any study, such as one from a file.
 OWN: Mapping[str, Callable[[View], Table]] = {
     "results": own.results,
@@ -70,21 +71,24 @@ def build(
     study: Study | None = None,
     scale: str | None = None,
     data: str | None = None,
+    only: str | None = None,
 ) -> Table:
     """A table by name, from a store or from what `read` made of it.
 
     `results`, `comparison` and `attacks` are for any `study`; the others have their own. Without a
-    scale it is that of which the store has most.
+    scale it is that of which the store has most. `only` is a part of the study, as for its specs.
     """
     results = read(source) if isinstance(source, Store) else source
     if name in OWN:
         if study is None:
             raise ValueError(f"the table {name!r} needs a study: give one's name or file")
-        return OWN[name](view(study, results, scale, data))
+        return OWN[name](view(study, results, scale, data, only))
     if name not in TABLES:
         raise ValueError(unknown("table", name, (*NAMES, *OWN)))
     entry = TABLES[name]
-    return entry.build(view(study or load(entry.study), results, scale, data))
+    if name in NEED_NO_RUNS:
+        only = None
+    return entry.build(view(study or load(entry.study), results, scale, data, only))
 
 
 def build_all(
@@ -93,10 +97,13 @@ def build_all(
     *,
     scale: str | None = None,
     data: str | None = None,
+    only: str | None = None,
 ) -> list[Table]:
     """All tables of a study, in its order."""
     results = read(source) if isinstance(source, Store) else source
     return [
-        build(name, results, study=study if name in OWN else None, scale=scale, data=data)
+        build(
+            name, results, study=study if name in OWN else None, scale=scale, data=data, only=only
+        )
         for name in study.tables
     ]

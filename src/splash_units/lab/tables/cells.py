@@ -1,5 +1,6 @@
 """How numbers are written into cells, and which of a column is best."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -149,7 +150,8 @@ def notes_of(view: View, *extra: str) -> tuple[str, ...]:
         len(view.results.runs.get(name, ())) + len(view.results.found.get(name, ())) < len(specs)
         for name, specs in view.planned.items()
     )
+    part = f" --only {shlex.quote(view.only)}" if view.only else ""
     data = f" --data {view.data}" if view.data else ""
-    command = f"splash run {view.study.called} --scale {view.scale}{data}"
+    command = f"splash run {view.study.called} --scale {view.scale}{part}{data}"
     more = [f"Missing runs: {command}"] if lacking else []
     return (*view.notes, *extra, *more)

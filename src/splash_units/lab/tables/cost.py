@@ -36,16 +36,14 @@ def cost(view: View) -> Table:
         machines += _machine(view, made)
         ratios = _ratios(view, made)
         for choice in spec.units:
-            train = trained[spec.model, spec.data, choice.label]
+            train = trained.get((spec.model, spec.data, choice.label))
             rows.append(
                 [
                     words(model_name(spec.model)),
                     words(data_name(spec.data)),
                     words(unit_name(choice.label)),
                     ratios.get(choice.label, Cell("missing", missing=True)),
-                    _published_ratio(train),
-                    measured(view.group(train, error_of)),
-                    printed(_published(train, "error_rate_pct")),
+                    *(_of_training(view, train) if train else [EMPTY] * 3),
                 ]
             )
     heads = (
@@ -67,6 +65,11 @@ def cost(view: View) -> Table:
         ),
         groups=tuple(starts),
     )
+
+
+def _of_training(view: View, train: TrainSpec) -> list[Cell]:
+    error = measured(view.group(train, error_of))
+    return [_published_ratio(train), error, printed(_published(train, "error_rate_pct"))]
 
 
 def _ratios(view: View, spec: AnySpec) -> Mapping[str, Cell]:

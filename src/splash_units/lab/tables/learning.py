@@ -174,6 +174,9 @@ def finetune(view: View) -> Table:
         stage = "before" if spec.source is None else spec.unit
         groups = settings.setdefault((spec.model, spec.data, spec.augment), {})
         groups[stage] = view.group(spec, error_of)
+    for groups in settings.values():  # part of a study may have one of them only
+        for stage in ("before", "relu", "splash"):
+            groups.setdefault(stage, Group({}, (), {}, 0))
     found = [
         compare(groups["splash"].values, groups["relu"].values) for groups in settings.values()
     ]

@@ -113,13 +113,17 @@ def _train_without_seed(spec: TrainSpec) -> TrainSpec:
 
 @dataclass(frozen=True)
 class View:
-    """A study at a scale, on its own data or on another set's, beside what a store has of it."""
+    """A study or a part of it at a scale, on its own data or another set's, and a store's results.
+
+    `only` is the part, as a selection says it.
+    """
 
     study: Study
     scale: str
     data: str | None
     results: Results
     planned: Mapping[str, Sequence[AnySpec]]
+    only: str | None = None
     notes: tuple[str, ...] = field(default=())
 
     def specs(self) -> list[AnySpec]:
@@ -214,7 +218,13 @@ def _is_part(other: AnySpec, whole: AnySpec) -> bool:
     return seedless(other.model_copy(update={field: tuple(every.values())})) == seedless(whole)
 
 
-def view(study: Study, results: Results, scale: str | None = None, data: str | None = None) -> View:
+def view(
+    study: Study,
+    results: Results,
+    scale: str | None = None,
+    data: str | None = None,
+    only: str | None = None,
+) -> View:
     """A study beside what a store has of it.
 
     Without a scale, that of which the store has most, the larger of equals; without a data set, the
@@ -222,17 +232,22 @@ def view(study: Study, results: Results, scale: str | None = None, data: str | N
     """
     scales = (scale,) if scale else tuple(reversed(SCALES))
     sets = (data,) if data else (None, STAND_IN)
-    counted = {(s, d): _count(study.specs(s, 1, data=d), results) for s in scales for d in sets}
+    counted = {
+        (s, d): _count(study.specs(s, None if only else 1, only, d), results)
+        for s in scales
+        for d in sets
+    }
     best = max(counted, key=lambda key: counted[key])
     if not counted[best]:
         best = (scale or "short", data)
     planned: dict[str, list[AnySpec]] = defaultdict(list)
-    for spec in study.specs(best[0], data=best[1]):
+    for spec in study.specs(best[0], only=only, data=best[1]):
         planned[seedless(spec)].append(spec)
     notes = [_other_scale(study, s, counted[s, best[1]]) for s in scales if s != best[0]]
     if best[1] is not None:
         notes.insert(0, f"All on {best[1]}, which stands in for the study's data sets.")
-    return View(study, best[0], best[1], results, planned, tuple(note for note in notes if note))
+    said = tuple(note for note in notes if note)
+    return View(study, best[0], best[1], results, planned, only, said)
 
 
 def _count(specs: Iterable[AnySpec], results: Results) -> int:

@@ -38,7 +38,8 @@ def verdict(view: View) -> Table:
         of_block = groups.setdefault((train.model, train.data, train.augment), {})
         column = of_block.setdefault((spec.attack, spec.options["eps"]), {})
         column[label(train)] = view.group(spec, robust)
-    heads = [("worst_case", eps) for eps in sizes] + [("noise", sizes[-1])]
+    heads = [("worst_case", eps) for eps in sizes]
+    heads += [("noise", eps) for eps in sizes[-1:] if ("noise", eps) in next(iter(groups.values()))]
     columns = {
         (block, head): list(by_head[head].values())
         for block, by_head in groups.items()
@@ -52,7 +53,7 @@ def verdict(view: View) -> Table:
         model, data, augment = block
         part = [
             [words(model_name(model)), words(setting_name(data, augment)), words(unit_name(unit))]
-            for unit in by_head[heads[0]]
+            for unit in next(iter(by_head.values()))
         ]
         for head in heads:
             cells = marked([measured(group, 1) for group in columns[block, head]], won[block, head])
@@ -65,7 +66,8 @@ def verdict(view: View) -> Table:
         scale=view.scale,
         columns=(
             "network", "data", "unit",
-            *(f"eps {eps}" for eps in sizes), f"noise of {sizes[-1]} alone",
+            *(f"eps {eps}" if attack != "noise" else f"noise of {eps} alone"
+              for attack, eps in heads),
         ),
         rows=tuple(tuple(row) for row in rows),
         notes=notes_of(
@@ -145,13 +147,15 @@ def separation(view: View) -> Table:
         marked([measured(group, 3) for group in column], winner)
         for column, winner in zip(groups.values(), won, strict=True)
     ]
-    found = [compare(column[1].values, column[0].values) for column in groups.values()]
+    pairs = [(column[-1], column[0]) for column in groups.values()]
+    found = [compare(a.values, b.values) if a is not b else None for a, b in pairs]
     adjusted = holm([None if one is None else one.welch_p for one in found])
     tests = [
         comparison_cells(one, p)[1] if one is None or one.welch_p is None else p_value(p)
         for one, p in zip(found, adjusted, strict=True)
     ]
     train = specs[0].train
+    last = [(words("Holm p of the difference"), *tests)] if len(specs) > 1 else []
     return Table(
         name="separation",
         title="Two classes in front of the softmax: "
@@ -163,7 +167,7 @@ def separation(view: View) -> Table:
                 (words(unit_name(label(spec.train))), *(column[place] for column in columns))
                 for place, spec in enumerate(specs)
             ),
-            (words("Holm p of the difference"), *tests),
+            *last,
         ),
         notes=notes_of(
             view,
