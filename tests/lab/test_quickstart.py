@@ -1,12 +1,12 @@
 """The quick start: every unit a row, pictures that are pictures, and nothing run twice."""
 
 import statistics
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from typer.testing import CliRunner
 
-from splash_units.lab import quickstart
+from splash_units.lab import cluster
+from splash_units.lab.campaign import Failed, Planned
 from splash_units.lab.cli.app import app
 from splash_units.lab.quickstart import EPOCHS, SEEDS, UNITS, by_unit, rows, specs
 from splash_units.lab.spec import TrainSpec
@@ -61,9 +61,9 @@ def test_the_command_ends_with_a_table_and_two_pictures(tmp_path, monkeypatch):
     assert {run.record()["sessions"][0]["threads"] for run in Store("runs").runs()} == {1}
 
     def never(*_):
-        raise AssertionError("a pool was started though all results are there")
+        raise AssertionError("workers were started though all results are there")
 
-    monkeypatch.setattr(quickstart, "ProcessPoolExecutor", never)
+    monkeypatch.setattr(cluster, "_local_client", never)
     again = CliRunner().invoke(app, arguments)
     assert again.exit_code == 0, again.output
 
@@ -71,15 +71,11 @@ def test_the_command_ends_with_a_table_and_two_pictures(tmp_path, monkeypatch):
 def test_a_failing_run_is_told(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    class FailingPool(ThreadPoolExecutor):
-        def __init__(self, max_workers, **_):
-            super().__init__(max_workers)
+    def one_fails(specs, store, **_):
+        yield Planned(tuple(specs), (1.0,) * len(specs))
+        yield Failed(specs[0], "OSError: no space left")
 
-    def fails(spec, root):
-        raise OSError("no space left")
-
-    monkeypatch.setattr(quickstart, "ProcessPoolExecutor", FailingPool)
-    monkeypatch.setattr(quickstart, "_run_one", fails)
+    monkeypatch.setattr(cluster, "run_all", one_fails)
     done = CliRunner().invoke(app, ["quickstart", "--seeds", "1", "--epochs", "1"])
     assert done.exit_code == 1
-    assert "a run failed: OSError: no space left" in done.stderr
+    assert "relu · seed 0 · short · epochs=1: OSError: no space left" in done.stderr

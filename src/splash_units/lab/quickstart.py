@@ -1,20 +1,14 @@
 """The quick start: five units in LeNet5 on the embedded digits, three seeds each.
 
-Runs go through the store, so a second quick start shows what the first found. They run side by side
-in processes of one thread each, which on a small network beats one process with all threads.
+Runs go through the store, so a second quick start shows what the first found.
 """
 
-import multiprocessing
-import os
 import statistics
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from splash_units.lab import plugins
 from splash_units.lab.spec import TrainSpec
-from splash_units.lab.store import Run, Store
+from splash_units.lab.store import Run
 from splash_units.lab.studies.quickstart import EPOCHS, UNITS
 
 SEEDS = (0, 1, 2)
@@ -39,43 +33,6 @@ def specs(seeds: Sequence[int] = SEEDS, epochs: int = EPOCHS) -> list[TrainSpec]
         for seed in seeds
         for unit in UNITS
     ]
-
-
-def run_side_by_side(
-    wanted: Sequence[TrainSpec], store: Store, processes: int | None = None
-) -> Iterator[Run]:
-    """Bring every spec's result into the store, in processes of one thread; yield each."""
-    missing = [spec for spec in wanted if store.run(spec).result() is None]
-    yield from (store.run(spec) for spec in wanted if spec not in missing)
-    if not missing:
-        return
-    # Spawned, not forked: torch's threads do not survive a fork.
-    with ProcessPoolExecutor(
-        max_workers=min(processes or usable_cores(), len(missing)),
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=plugins.load,
-        initargs=(plugins.loaded(),),
-    ) as pool:
-        futures = [pool.submit(_run_one, spec.model_dump_json(), store.root) for spec in missing]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _run_one(spec: str, root: Path) -> Run:
-    from splash_units.lab.runner import complete
-
-    return complete(TrainSpec.model_validate_json(spec), Store(root), threads=1)
-
-
-def usable_cores() -> int:
-    """The cores this process may use, which can be fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def by_unit(runs: Sequence[Run]) -> dict[str, list[Run]]:

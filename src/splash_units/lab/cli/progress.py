@@ -1,11 +1,12 @@
 """Many runs while they go: bars on a terminal, lines in a file, and the sum of it all."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
+import typer
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
@@ -19,8 +20,9 @@ from splash_units.lab.campaign import (
     Skipped,
     Waiting,
 )
-from splash_units.lab.cli.terminal import out
+from splash_units.lab.cli.terminal import FAILED, INTERRUPTED, WRONG_INPUT, complain, out
 from splash_units.lab.spec import AnySpec, describe, digest
+from splash_units.lab.store import Store
 
 
 def duration(seconds: float) -> str:
@@ -86,6 +88,29 @@ class Summary:
         name = digest(spec)
         self.parts.pop(name, None)
         self.worked += self.seconds.pop(name)
+
+
+def run_and_follow(specs: Sequence[AnySpec], store: Store, **options: Any) -> Summary:
+    """Bring the results of all specs into the store and show what happens; see `cluster.run_all`.
+
+    An interrupt, a scheduler that isn't there and one that is lost end the command, each with its
+    exit code; what is done is kept.
+    """
+    from splash_units.lab.cluster import run_all
+
+    summary = Summary()
+    try:
+        follow(run_all(specs, store, **options), summary)
+    except KeyboardInterrupt:
+        complain(f"interrupted; {summary.words()}. The same command goes on from there")
+        raise typer.Exit(INTERRUPTED) from None
+    except ValueError as error:
+        complain(str(error))
+        raise typer.Exit(WRONG_INPUT) from error
+    except OSError as error:
+        complain(f"{error}; {summary.words()}. The same command goes on from there")
+        raise typer.Exit(FAILED) from error
+    return summary
 
 
 def follow(events: Iterator[Event], summary: Summary) -> None:

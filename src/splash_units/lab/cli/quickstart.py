@@ -6,20 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from splash_units.lab.cli.terminal import FAILED, StoreOption, complain, out, percent
-from splash_units.lab.quickstart import (
-    SEEDS,
-    Row,
-    by_unit,
-    rows,
-    run_side_by_side,
-    specs,
-    usable_cores,
-)
-from splash_units.lab.spec import TrainSpec, describe
+from splash_units.lab.cli.progress import run_and_follow
+from splash_units.lab.cli.terminal import FAILED, StoreOption, complain, out
+from splash_units.lab.quickstart import SEEDS, Row, by_unit, rows, specs
+from splash_units.lab.spec import describe
 from splash_units.lab.store import Run, Store
 from splash_units.lab.studies.quickstart import EPOCHS
 
@@ -41,44 +33,21 @@ def quickstart(
     """
     began = time.monotonic()
     wanted = specs(range(seeds), epochs)
-    processes = min(processes or usable_cores(), len(wanted))
-    out.print(
-        f"LeNet5 on scikit-learn's digits: {len(wanted)} runs of {epochs} epochs, "
-        f"{processes} side by side"
-    )
-    try:
-        groups = by_unit(_follow(wanted, Store(store), processes))
-    except Exception as error:
-        complain(f"a run failed: {type(error).__name__}: {error}")
+    out.print(f"LeNet5 on scikit-learn's digits: {len(wanted)} runs of {epochs} epochs")
+    runs = Store(store)
+    summary = run_and_follow(wanted, runs, processes=processes)
+    if summary.failed:
+        for failed in summary.failed:
+            complain(f"{describe(failed.spec)}: {failed.why}")
         complain(f"see splash status --store {store}; what is done is kept")
-        raise typer.Exit(FAILED) from error
+        raise typer.Exit(FAILED)
+    groups = by_unit([runs.run(spec) for spec in wanted])
     out.print(_table(rows(groups), wanted[0].scale, epochs))
     for picture in _draw(groups, output):
         out.print(f"picture: {picture}")
     out.print(
         f"[dim]{time.monotonic() - began:.0f} s; the runs: splash status --store {store}[/dim]"
     )
-
-
-def _follow(wanted: Sequence[TrainSpec], store: Store, processes: int) -> list[Run]:
-    found = []
-    with Progress(
-        TextColumn("training"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=out,
-        transient=True,
-        disable=not out.is_terminal,
-    ) as bar:
-        task = bar.add_task("training", total=len(wanted))
-        for run in run_side_by_side(wanted, store, processes):
-            found.append(run)
-            bar.advance(task)
-            result = run.result() or {}
-            end = percent(result["test_error"]) if "test_error" in result else result.get("why", "")
-            out.print(f"[dim]{describe(run.spec())}: {end}[/dim]")
-    return found
 
 
 def _table(results: Sequence[Row], scale: str, epochs: int) -> Table:

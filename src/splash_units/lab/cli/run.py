@@ -10,16 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from splash_units.lab.campaign import Skipped
-from splash_units.lab.cli.progress import Summary, duration, follow
-from splash_units.lab.cli.terminal import (
-    FAILED,
-    INTERRUPTED,
-    WRONG_INPUT,
-    StoreOption,
-    complain,
-    out,
-    user_errors,
-)
+from splash_units.lab.cli.progress import Summary, duration, run_and_follow
+from splash_units.lab.cli.terminal import FAILED, StoreOption, out, user_errors
 from splash_units.lab.spec import AnySpec, CostSpec, TrainSpec, describe, needs
 from splash_units.lab.store import Store
 from splash_units.lab.studies import Study, data_of, load, stand_in
@@ -71,9 +63,10 @@ def run(
             _show_plan(specs, runs)
             return
         check(specs, data_is_here=cluster is None)
-    summary = _run(chosen, specs, runs, cluster, processes, device)
+    out.print(f"[bold]{escape(chosen.title)}[/bold]: {len(specs)} asked for")
+    summary = run_and_follow(specs, runs, address=cluster, processes=processes, device=device)
     _show_end(summary, runs)
-    show_tables(chosen, runs, scale, data)
+    show_tables(chosen, runs, scale, data, only)
     if summary.failed:
         raise typer.Exit(FAILED)
 
@@ -147,33 +140,6 @@ def _group(spec: AnySpec) -> tuple[str, str, str]:
     return getattr(spec, "attack", spec.kind), needed.model, needed.data
 
 
-def _run(
-    study: Study,
-    specs: Sequence[AnySpec],
-    store: Store,
-    address: str | None,
-    processes: int | None,
-    device: str,
-) -> Summary:
-    from splash_units.lab.cluster import run_all
-
-    out.print(f"[bold]{escape(study.title)}[/bold]: {len(specs)} asked for")
-    summary = Summary()
-    try:
-        events = run_all(specs, store, address=address, processes=processes, device=device)
-        follow(events, summary)
-    except KeyboardInterrupt:
-        complain(f"interrupted; {summary.words()}. The same command goes on from there")
-        raise typer.Exit(INTERRUPTED) from None
-    except ValueError as error:
-        complain(str(error))
-        raise typer.Exit(WRONG_INPUT) from error
-    except OSError as error:
-        complain(f"{error}; {summary.words()}. The same command goes on from there")
-        raise typer.Exit(FAILED) from error
-    return summary
-
-
 def _show_end(summary: Summary, store: Store) -> None:
     out.print(f"[bold]{summary.words()}[/bold]")
     for ended in summary.failed:
@@ -183,11 +149,13 @@ def _show_end(summary: Summary, store: Store) -> None:
         out.print(f"[dim]more: splash status --store {escape(str(store.root))}[/dim]")
 
 
-def show_tables(study: Study, store: Store, scale: str, data: str | None) -> None:
+def show_tables(
+    study: Study, store: Store, scale: str, data: str | None, only: str | None = None
+) -> None:
     """The study's tables, and where to look next."""
     from splash_units.lab.tables import build_all, render
 
-    for table in build_all(study, store, scale=scale, data=data):
+    for table in build_all(study, store, scale=scale, data=data, only=only):
         out.print()
         out.print(render(table, "text"), markup=False)
     where = "" if store.root == Path("runs") else f" --store {store.root}"
