@@ -93,9 +93,14 @@ typedef uint16_t Halves __attribute__((vector_size(register_bytes / 2)));
 
 template <> struct stored<bfloat16> {
   static SPLASH_INLINE Vec<float> load(const bfloat16* p) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return (Vec<float>)_mm256_slli_epi32(wide, 16);
+#else
     Halves h;
     std::memcpy(&h, p, sizeof h);
     return (Vec<float>)(__builtin_convertvector(h, Ints<float>) << 16);
+#endif
   }
   static SPLASH_INLINE void store(bfloat16* p, Vec<float> v) {  // round to nearest even; NaN stays NaN
     Ints<float> b = bits<float>(v);
