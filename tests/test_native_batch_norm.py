@@ -1,0 +1,92 @@
+"""The CPU kernel with batch norm in front, against torch's own and the plain equation."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from splash_units import BatchNormSplash
+from splash_units.kernels import native, reference
+from splash_units.unit import automatic_scale
+
+if native.load() is None:
+    pytest.skip(f"no CPU kernel here: {native.why_not()}", allow_module_level=True)
+
+
+@pytest.mark.parametrize("share", ["layer", "channel"])
+@pytest.mark.parametrize("training", [True, False])
+def test_fused_operators_keep_their_promises_to_torch(share: str, training: bool) -> None:
+    unit = BatchNormSplash(3, share=share)
+    norm = (unit.weight, unit.bias, unit.running_mean, unit.running_var)
+    x = torch.randn(4, 3, 5, requires_grad=True)
+    arguments = (x, *norm, unit.a_pos, unit.a_neg, unit.hinges, training, 0.1, 1e-5, 0.5)
+    torch.library.opcheck(torch.ops.splash_units.batch_norm_splash.default, arguments)
+
+
+NORMS = [
+    *((n, s, torch.contiguous_format) for n, s in ((7, (10,)), (64, (6,)), (5, (6, 7)))),
+    *(
+        (n, s, layout)
+        for n, s in ((3, (5, 4, 4)), (4, (33, 3, 3)), (9, (8, 1, 1)))
+        for layout in (torch.contiguous_format, torch.channels_last)
+    ),
+]
+
+
+@pytest.mark.parametrize("share", ["layer", "channel"])
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize(("batch", "shape", "layout"), NORMS, ids=str)
+def test_batch_norm_and_unit_in_one(
+    share: str, affine: bool, batch: int, shape: tuple[int, ...], layout: torch.memory_format
+) -> None:
+    torch.manual_seed(0)
+    channels = shape[0]
+    x = (3 + 2 * torch.randn(batch, *shape)).to(memory_format=layout)
+    fused = BatchNormSplash(channels, affine=affine, init="random", share=share)
+    norms = {1: nn.BatchNorm1d, 2: nn.BatchNorm1d, 3: nn.BatchNorm2d}
+    plain = norms[len(shape)](channels, affine=affine).double()
+    if affine:
+        nn.init.normal_(fused.weight)
+        nn.init.normal_(fused.bias)
+    own = {k: v.double() if v.is_floating_point() else v for k, v in fused.state_dict().items()}
+    plain.load_state_dict({k: v for k, v in own.items() if k in plain.state_dict()})
+    grad = torch.randn(batch, *shape)
+
+    for training in (True, True, False):
+        fused.train(training)
+        plain.train(training)
+        ours_x, theirs_x = x.detach().requires_grad_(), x.detach().double().requires_grad_()
+        y = fused(ours_x)
+        z = plain(theirs_x)
+        exact = reference.scaled_splash(
+            z, fused.a_pos.double(), fused.a_neg.double(), fused.hinges.double(),
+            0 if share == "layer" else len(shape) - 1, 1.0,
+        )  # fmt: skip
+        assert y.stride() == x.stride()
+        assert float((y - exact).detach().abs().max()) < 3e-5 * max(
+            1.0, float(exact.detach().abs().max())
+        )
+        mine = [p for n, p in fused.named_parameters() if n in ("weight", "bias")]
+        found = torch.autograd.grad(y, (ours_x, *mine, fused.a_pos, fused.a_neg), grad)
+        wanted = torch.autograd.grad(
+            exact, (theirs_x, *plain.parameters(), fused.a_pos, fused.a_neg), grad.double()
+        )
+        for i, (ours, theirs) in enumerate(zip(found, wanted, strict=True)):
+            if i >= len(found) - 2:  # the slopes
+                theirs = theirs * automatic_scale(x, share, fused.a_pos.shape[1:])
+            top = max(float(theirs.abs().max()), 1e-3)
+            assert float((ours.double() - theirs.double()).abs().max()) < 3e-5 * top, i
+    for name in ("running_mean", "running_var"):
+        torch.testing.assert_close(
+            getattr(fused, name).double(), getattr(plain, name), rtol=1e-5, atol=1e-6
+        )
+    assert fused.num_batches_tracked == plain.num_batches_tracked == 2
+
+
+def test_fused_bfloat16_keeps_its_dtype() -> None:
+    fused, x = BatchNormSplash(4), torch.randn(8, 4, 5, 5)
+    y = fused(x.bfloat16())
+    assert y.dtype == torch.bfloat16
+    assert fused.running_mean.dtype == torch.float32
+    exact = F.relu(F.batch_norm(x.bfloat16().float(), None, None, training=True))
+    assert float((y.detach().float() - exact).abs().max()) < 2**-7 * float(exact.abs().max())

@@ -1,0 +1,139 @@
+"""Where the CPU kernel serves and where the plain equation does: nobody can tell which did."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from splash_units import BatchNormSplash, Splash, splash
+from splash_units.kernels import native, reference
+
+if native.load() is None:
+    pytest.skip(f"no CPU kernel here: {native.why_not()}", allow_module_level=True)
+
+
+def small_network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), Splash(), nn.Conv2d(6, 8, 3), BatchNormSplash(8),
+        nn.Flatten(), nn.Linear(128, 20), Splash(share="channel", features=20), nn.Linear(20, 10),
+    )  # fmt: skip
+
+
+def twenty_losses(network: nn.Module) -> list[float]:
+    generator = torch.Generator().manual_seed(3)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for _ in range(20):
+        x = torch.randn(16, 1, 8, 8, generator=generator)
+        y = torch.randint(10, (16,), generator=generator)
+        loss = F.cross_entropy(network(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_twenty_steps_and_a_state_from_one_kernel_to_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    networks, losses = {}, {}
+    for kernel in ("native", "reference"):
+        monkeypatch.setenv("SPLASH_KERNEL", kernel)
+        networks[kernel] = small_network()
+        losses[kernel] = twenty_losses(networks[kernel])
+    assert losses["native"] == pytest.approx(losses["reference"], rel=1e-4)
+    for kernel, other in (("native", "reference"), ("reference", "native")):
+        monkeypatch.setenv("SPLASH_KERNEL", kernel)
+        resumed = small_network()
+        resumed.load_state_dict(networks[other].state_dict())
+        losses[kernel] = twenty_losses(resumed)
+    assert losses["native"] == pytest.approx(losses["reference"], rel=1e-3)
+
+
+def test_forcing_it_on_what_it_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPLASH_KERNEL", "native")
+    x, hinges = torch.randn(2, 3, 4, 5), torch.tensor([0.0, 1.0, 2.0, 2.5])
+    with pytest.raises(ValueError, match="no run of whole dimensions"):
+        splash(x, torch.ones(4, 3, 1, 5), torch.ones(4, 3, 1, 5), hinges)
+    many = torch.arange(65.0)
+    with pytest.raises(ValueError, match="1 to 64 hinges"):
+        splash(x, torch.zeros(65), torch.zeros(65), many)
+    monkeypatch.delenv("SPLASH_KERNEL")
+    assert not splash(x, torch.zeros(65), torch.zeros(65), many).any()
+
+
+def test_forcing_what_cannot_be() -> None:
+    program = "import torch, splash_units as s; s.Splash()(torch.randn(3, device='{}'))"
+    for kernel, device, message in (
+        ("nonsense", "cpu", "unknown SPLASH_KERNEL 'nonsense'"),
+        ("native", "meta", "needs tensors on the CPU"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", program.format(device)],
+            env={**os.environ, "SPLASH_KERNEL": kernel},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode != 0
+        assert message in done.stderr
+
+
+@pytest.mark.parametrize("kernel", ["native", "reference"])
+def test_the_choice_is_heard_at_every_call(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
+    calls = []
+    plain = reference.scaled_splash
+    monkeypatch.setattr(reference, "scaled_splash", lambda *a: (calls.append(1), plain(*a))[1])
+    monkeypatch.setenv("SPLASH_KERNEL", kernel)
+    Splash()(torch.randn(3))
+    assert bool(calls) == (kernel == "reference")
+
+
+@pytest.mark.parametrize("kind", ["layer", "channel", "batch norm"])
+def test_a_compiled_network_keeps_the_operators(kind: str) -> None:
+    torch.manual_seed(0)
+    unit = {
+        "layer": lambda: Splash(init="random"),
+        "channel": lambda: Splash(init="random", share="channel", features=3),
+        "batch norm": lambda: BatchNormSplash(3, init="random"),
+    }[kind]()
+    graphs: list[str] = []
+
+    def backend(module: torch.fx.GraphModule, _: object) -> Callable[..., Tensor]:
+        graphs.append(module.code)
+        return module.forward
+
+    compiled = torch.compile(unit, fullgraph=True, backend=backend)
+    x = torch.randn(4, 3, 5, 5)
+    torch.testing.assert_close(compiled(x), unit(x), rtol=0, atol=0)
+    assert "splash_units" in graphs[0]
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("make", [Splash, lambda: BatchNormSplash(3)])
+def test_an_exported_network_has_the_plain_equation(make: Callable[[], nn.Module]) -> None:
+    exported = torch.export.export(make().eval(), (torch.randn(4, 3),))
+    assert "splash_units" not in str(exported.graph)
+
+
+def test_compiled_transforms_have_the_plain_equation() -> None:
+    unit, x = Splash(init="random"), torch.randn(4, 3)
+    compiled = torch.compile(torch.vmap(lambda t: unit(t)), fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x), unit(x))
+    torch._dynamo.reset()
+
+
+def test_compiled_slopes_that_only_broadcast() -> None:
+    x, hinges = torch.randn(2, 3, 4, 5), torch.tensor([0.0, 1.0, 2.0, 2.5])
+    a_pos, a_neg = torch.randn(2, 4, 3, 1, 5)
+    compiled = torch.compile(splash, fullgraph=True, backend="eager")
+    exact = reference.splash(x, a_pos, a_neg, hinges)
+    torch.testing.assert_close(compiled(x, a_pos, a_neg, hinges), exact)
+    torch._dynamo.reset()
