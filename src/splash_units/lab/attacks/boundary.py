@@ -38,6 +38,7 @@ STARTING, BLENDING, ON_SPHERE, STEPPING = range(4)
 BEFORE_THE_WALK = (STARTING, BLENDING)
 AFTER = np.array([BLENDING, STEPPING, STEPPING, STEPPING])
 LOOK_EVERY = 10
+ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -238,7 +239,9 @@ def step(rows: BoundaryRows, place: Tensor, on_sphere: Tensor) -> tuple[Tensor, 
     distance = torch.linalg.vector_norm(away, dim=1)
     along = torch.linalg.vecdot(noise, away) / distance
     sphere_step, source_step = (s.to(clean.device) for s in (rows.sphere_step, rows.source_step))
-    slope = sphere_step / (norm.square() - along.square()).sqrt()
+    # In a few dimensions noise can lie along the way, and rounding then leaves less than nothing.
+    across = torch.maximum(norm.square() - along.square(), ROUNDING * norm.square()).sqrt()
+    slope = sphere_step / across
     shrink = (1 + sphere_step.square()).rsqrt()
     sphere = torch.addcmul(clean, away, (-(slope * along + 1) * shrink)[:, None])
     sphere.addcmul_(noise, (slope * distance * shrink)[:, None]).clamp_(0, 1)

@@ -19,7 +19,7 @@ from splash_units.lab.cli.terminal import (
 )
 from splash_units.lab.cli.train import parse_value
 from splash_units.lab.findings import Finding
-from splash_units.lab.spec import AttackSpec, describe, unknown
+from splash_units.lab.spec import AttackSpec, TrainSpec, describe, unknown
 from splash_units.lab.store import Store
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def attack(
             if run is None:
                 raise ValueError("name a run (see splash status), or a network with --model")
             runs = Store(store)
-            train = runs.find(run).spec()
+            train = _spec_of(runs, run)
             count = _count(images)
             wanted = plan(attacks, scale or train.scale, lists, settings or [], count)
             do = _on_run(runs, train, chosen, common)
@@ -224,10 +224,22 @@ def _fit(wanted: list[Wanted], own: "Own") -> list[Wanted]:
     return fitted
 
 
+def _spec_of(store: Store, beginning: str) -> TrainSpec:
+    """The spec of the run that is meant; its name must still be the one that its spec gives."""
+    run = store.find(beginning)
+    spec = run.spec()
+    if store.run(spec) != run:
+        raise ValueError(
+            f"run {run.id} is of an earlier version, in which its settings meant something else; "
+            "train it again to attack it"
+        )
+    return spec
+
+
 Do = Callable[[Wanted], tuple[Finding, tuple[str, ...]]]
 
 
-def _on_run(store: Store, train: Any, chosen: dict[str, Any], common: dict[str, Any]) -> Do:
+def _on_run(store: Store, train: TrainSpec, chosen: dict[str, Any], common: dict[str, Any]) -> Do:
     from splash_units.lab import data, robustness
 
     def do(wanted: Wanted) -> tuple[Finding, tuple[str, ...]]:
@@ -293,8 +305,14 @@ def show_attacks(found: Sequence[Finding], *, detailed: bool = False) -> None:
     for words, result, finding in details:
         for warning in result["warnings"]:
             out.print(f"[yellow]warning:[/yellow] {words}: {warning}")
-        if detailed:
-            out.print(f"[dim]{words}: {finding.folder}, picture.png[/dim]")
+        if not detailed:
+            continue
+        if result["images"] < result["asked"]:
+            kind = "right ones" if result["choose"] == "right" else "images"
+            out.print(
+                f"{words}: there are {result['images']} {kind}, {result['asked']} were asked for"
+            )
+        out.print(f"[dim]{words}: {finding.folder}, picture.png[/dim]")
 
 
 def _numbers(result: dict[str, Any]) -> tuple[str, ...]:

@@ -173,9 +173,10 @@ def load_weights(network: Model, path: Path) -> None:
 def read_images(path: Path, layout: str = "auto") -> tuple[Tensor, Tensor]:
     """`images` (bytes, or floats in [0, 1]) as (N, C, H, W) and `labels` from an .npz file."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("one array, where an .npz with images and labels is needed")
+        loaded = np.load(path, allow_pickle=False)
+        if not isinstance(loaded, np.lib.npyio.NpzFile):
+            raise ValueError("one array, where an .npz with images and labels is needed")
+        with loaded as file:
             if missing := [name for name in ("images", "labels") if name not in file]:
                 raise ValueError(f"no array {' and '.join(missing)}; there is {list(file)}")
             images, labels = file["images"], file["labels"]
