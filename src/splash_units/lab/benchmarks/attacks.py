@@ -227,7 +227,7 @@ def comparisons() -> Iterator[Comparison]:
         f"CW-L2 {SEARCHES} x {SEARCH_STEPS}",
         {
             # Fewer slots than images: those whose search ends early make room for others.
-            OURS: attackers.ours(CarliniWagnerL2(SEARCHES, SEARCH_STEPS), width=16),
+            OURS: attackers.ours(CarliniWagnerL2(SEARCHES, SEARCH_STEPS), width=32),
             FOOLBOX: attackers.foolbox(
                 "L2CarliniWagnerAttack",
                 None,
@@ -236,8 +236,8 @@ def comparisons() -> Iterator[Comparison]:
             ),
         },
         speedup=3,
-        images=32,
-        rounds=2,
+        images=64,
+        rounds=1,
     )
     yield Comparison(
         f"boundary {WALK_STEPS}",
@@ -246,8 +246,8 @@ def comparisons() -> Iterator[Comparison]:
             FOOLBOX: attackers.foolbox("BoundaryAttack", None, steps=WALK_STEPS),
         },
         speedup=2,
-        images=24,
-        rounds=2,
+        images=48,
+        rounds=1,
     )
     yield from (_pixels(k, speedup) for k, speedup in {1: 5.0, 3: 8.0, 5: 8.0}.items())
 
@@ -269,6 +269,6 @@ def _pixels(k: int, speedup: float) -> Comparison:
             ART: attackers.art_pixels(k, GENERATIONS),
         },
         speedup=speedup,
-        images=8 if k == 1 else 5,
+        images=6 if k == 1 else 4,
         holds=at_most_pixels(k),
     )
