@@ -105,6 +105,22 @@ def test_a_run_that_cannot_be_read_is_named(store: Store) -> None:
     assert frames.specs == {run_id(GOOD): GOOD}
 
 
+def test_results_of_an_earlier_version_are_not_taken_for_new_ones(
+    store: Store, monkeypatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr("splash_units.lab.spec.HASH_VERSION", 0)
+        add_run(store, GOOD, 0.5)
+        old = store.run(GOOD).id
+        add_attack(store, AttackSpec(train=GOOD, attack="cw"), 3, 10)
+    assert store.run(GOOD).result() is None
+    add_run(store, GOOD, 0.125)
+    frames = read(store)
+    assert frames.runs["test_error"].to_list() == [0.125]
+    assert frames.attacks.is_empty()
+    assert frames.outdated == (old,)
+
+
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [

@@ -327,6 +327,19 @@ def test_distances_of_a_minimising_attack(store: Store) -> None:
     assert cell(table, "paper (limit unknown)", *row).text == "932.0 ± 5.5"
 
 
+def test_results_of_an_earlier_version_are_left_out_and_counted(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr("splash_units.lab.spec.HASH_VERSION", 0)
+        attacked(store, "fgsm", "relu", {"relu": 5})
+    for spec in specs_of("ablation"):
+        add_run(store, spec, ERRORS[spec.seed])
+    table = tables.build("fgsm", store)
+    assert cell(table, "eps 0.02: per 1000", "LeNet5", "CIFAR-10 D-A", "ReLU").text == "missing"
+    assert any(note.startswith("3 results of an earlier version") for note in table.notes)
+
+
 def test_what_cannot_be_read_is_left_out(store: Store) -> None:
     attacked(store, "fgsm", "relu", {"relu": 5})
     (spec, *_) = specs_of("fgsm", only="model=lenet5,augment=moderate,unit=relu")

@@ -1,7 +1,8 @@
 """The store as tables of numbers: one row a run, an epoch, or an attack, for whoever compares.
 
 Everything that shows results (`tables`, `figures`, `report`) reads the store through these frames.
-Runs that failed, diverged or are still going have rows, too: what is missing must be seen.
+Runs that failed, diverged or are still going have rows, too: what is missing must be seen. Results
+of an earlier version, in which the same spec meant something else, have none.
 """
 
 import json
@@ -14,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from splash_units.lab.findings import Finding, attacks_on
-from splash_units.lab.spec import AttackSpec, TrainSpec, digest
+from splash_units.lab.spec import AnySpec, AttackSpec, TrainSpec, digest
 from splash_units.lab.store import ID_LENGTH, Run, Store
 
 # What says which experiment a run belongs to, beside its unit and seed.
@@ -53,6 +54,7 @@ class Frames:
     attacks: pl.DataFrame
     specs: Mapping[str, TrainSpec]
     unreadable: Mapping[str, str]  #: runs and attacks whose spec can't be read, and why
+    outdated: tuple[str, ...] = ()  #: runs and attacks named by the hash of an earlier version
 
 
 class Snapshot(Store):
@@ -72,26 +74,37 @@ def read(store: Store) -> Frames:
     attacks: list[dict[str, Any]] = []
     specs: dict[str, TrainSpec] = {}
     unreadable: dict[str, str] = {}
+    outdated: list[str] = []
     for run in store.runs():
         try:
-            specs[run.id] = spec = run.spec()
+            spec = run.spec()
         except ValueError as problem:
             unreadable[run.id] = str(problem)
             continue
+        if run.id != run_id(spec):
+            outdated.append(run.id)
+            continue
+        specs[run.id] = spec
         history = run.history()
         runs.append(_run_row(run, spec, history))
         epochs.extend({"id": run.id, **_only(numbers, _EPOCH)} for numbers in history)
         for found in attacks_on(run):
             try:
-                attacks.append(_attack_row(found, run, spec))
+                attack = found.spec()
             except ValueError as problem:
                 unreadable[found.id] = str(problem)
+                continue
+            if found.id == run_id(attack):
+                attacks.append(_attack_row(found, attack, run))
+            else:
+                outdated.append(found.id)
     return Frames(
         runs=pl.DataFrame(runs, schema=_RUN),
         epochs=pl.DataFrame(epochs, schema=_EPOCH),
         attacks=pl.DataFrame(attacks, schema=_ATTACK),
         specs=specs,
         unreadable=unreadable,
+        outdated=tuple(outdated),
     )
 
 
@@ -133,12 +146,12 @@ def _run_row(run: Run, spec: TrainSpec, history: list[dict[str, Any]]) -> dict[s
     }
 
 
-def _attack_row(found: Finding, run: Run, spec: TrainSpec) -> dict[str, Any]:
-    attack, result = found.spec(), found.result() or {}
+def _attack_row(found: Finding, attack: AnySpec, run: Run) -> dict[str, Any]:
     assert isinstance(attack, AttackSpec)
+    result = found.result() or {}
     low, high = result.get("fooled_interval") or (None, None)
     return {
-        **_setting(spec),
+        **_setting(attack.train),
         "id": found.id,
         "run": run.id,
         "attack": attack.attack,
@@ -164,6 +177,6 @@ def _only(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: values[name] for name in names if name in values and name != "id"}
 
 
-def run_id(spec: TrainSpec) -> str:
-    """The name a spec's run has in every store."""
+def run_id(spec: AnySpec) -> str:
+    """The name that a spec's run or finding has in every store."""
     return digest(spec)[:ID_LENGTH]

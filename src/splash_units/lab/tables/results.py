@@ -57,6 +57,7 @@ class Results:
     store: Store
     runs: Mapping[str, Sequence[Numbers]]
     found: Mapping[str, Sequence[Found]]
+    outdated: tuple[str, ...] = ()
 
 
 def read(store: Store) -> Results:
@@ -71,8 +72,9 @@ def read(store: Store) -> Results:
             spec = one.spec()
         except ValueError:
             continue  # `splash status` names what can't be read
-        found[seedless(spec)].append(Found(spec, one.result() or {}, one))
-    return Results(store, runs, found)
+        if one.id == frames.run_id(spec):
+            found[seedless(spec)].append(Found(spec, one.result() or {}, one))
+    return Results(store, runs, found, there.outdated)
 
 
 def seedless(spec: AnySpec) -> str:
@@ -246,6 +248,11 @@ def view(
     notes = [_other_scale(study, s, counted[s, best[1]]) for s in scales if s != best[0]]
     if best[1] is not None:
         notes.insert(0, f"All on {best[1]}, which stands in for the study's data sets.")
+    if results.outdated:
+        notes.append(
+            f"{len(results.outdated)} results of an earlier version, in which the same settings "
+            "meant something else, are left out."
+        )
     said = tuple(note for note in notes if note)
     return View(study, best[0], best[1], results, planned, only, said)
 
