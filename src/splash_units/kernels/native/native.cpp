@@ -170,7 +170,7 @@ void moments(const T* x, Extent e, double* mean, double* deviation) {
   };
   auto finish = [&](int64_t c, const Moments& m) { mean[c] = m.mean, deviation[c] = m.deviation; };
   if (e.inner > 1) {
-    parallel(e.channels, [&](int64_t c) {
+    parallel(e.channels, e.size() > longest_piece, [&](int64_t c) {
       Moments all_lanes[W];
       for (int64_t o = 0; o < e.outer; ++o)
         along_row<C>(e.inner, sum_length, [&](int64_t i, int64_t n, int filled) {
@@ -184,7 +184,7 @@ void moments(const T* x, Extent e, double* mean, double* deviation) {
   }
   const Columns<C> columns(e);
   std::vector<Moments> parts(columns.row_tasks * columns.width);
-  parallel(columns.tasks(), [&](int64_t task) {
+  parallel(columns.tasks(), e.size() > longest_piece, [&](int64_t task) {
     Moments* mine = parts.data() + task / columns.blocks * columns.width;
     columns.task(task, [&](int64_t i, int64_t v, int64_t n, int64_t stride, int filled) {
       look(i, n, stride, filled, mine + v * W, 1);

@@ -22,9 +22,9 @@ constexpr int64_t most_parts = 16;  // of rows, each with sums of its own for ev
 
 // torch's own pool, through its stable interface: a second one would fight it for the cores.
 template <class F>
-void parallel(int64_t tasks, const F& body) {
-  if (tasks <= 1) {
-    if (tasks == 1) body(0);
+void parallel(int64_t tasks, bool is_worth_it, const F& body) {
+  if (tasks <= 1 || !is_worth_it) {
+    for (int64_t i = 0; i < tasks; ++i) body(i);
     return;
   }
   torch_parallel_for(0, tasks, 1, [](int64_t begin, int64_t end, void* f) {
@@ -134,7 +134,7 @@ struct Walk {
   template <class F>
   void run(const F& strip) const {
     constexpr int W = lanes<C>::count;
-    parallel(tasks, [&](int64_t task) {
+    parallel(tasks, e.size() > piece, [&](int64_t task) {
       if (way == columns)
         return matrix.task(task, [&](int64_t at, int64_t v, int64_t n, int64_t across, int filled) {
           strip(task, at, v, n, across, filled);
