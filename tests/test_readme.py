@@ -11,7 +11,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/unit.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/unit.md", "docs/attacks.md"])
 def test_examples_run_one_after_another(page: str) -> None:
     blocks = BLOCK.findall((REPOSITORY / page).read_text(encoding="utf-8"))
     assert blocks

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from splash_units.lab import budgets, robustness
 from splash_units.lab.attacks import APGD, AutoAttack, Pixels
+from splash_units.lab.attacks.victim import WIDTH
 from splash_units.lab.findings import Finding, attacks_on, finding, hold
 from splash_units.lab.robustness import checks, running
 from splash_units.lab.robustness.accounting import account, common_gap, success_at_l2
@@ -326,7 +327,7 @@ def test_the_network_is_never_shown_more_than_a_block(tmp_path):
     images, labels = MANY.repeat(20, 1, 1, 1), MANY_LABELS.repeat(20)
     found = attack_own(owned(watching, images, labels), tmp_path, **PGD)
     assert found.result()["images"] == 800
-    assert set(sizes) == {running.WIDTH}
+    assert set(sizes) == {WIDTH}
 
 
 # --- names and options

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from splash_units.lab import plugins
 from splash_units.lab.attacks import Attack, AutoAttack, Outcome, Pixels, fooled_when_rounded
+from splash_units.lab.attacks.victim import WIDTH
 from splash_units.lab.findings import Draft, Finding, claim, finding
 from splash_units.lab.machine import describe_machine, now
 from splash_units.lab.process import own_settings, pick_device, pick_threads
@@ -30,7 +31,6 @@ from splash_units.lab.robustness.watching import Bars, Lines, Nobody, Watcher
 from splash_units.lab.spec import AttackSpec
 from splash_units.lab.store import Store
 
-WIDTH = 128  # images that the network is shown at once
 LARGEST = 512
 SECONDS_A_CHUNK = 60
 # An attack on single images needs no full block of them, and may take a minute for each.

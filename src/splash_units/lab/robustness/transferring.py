@@ -17,7 +17,7 @@ from splash_units.lab.frames import label
 from splash_units.lab.machine import describe_machine, now
 from splash_units.lab.process import own_settings, pick_device, pick_threads
 from splash_units.lab.robustness.named import describe_attack, make_attack
-from splash_units.lab.robustness.running import LARGEST, WIDTH, noting_failure, watched
+from splash_units.lab.robustness.running import LARGEST, noting_failure, watched
 from splash_units.lab.robustness.targets import Target, draw, target_of
 from splash_units.lab.robustness.watching import Watcher
 from splash_units.lab.spec import TrainSpec, TransferSpec
@@ -102,8 +102,8 @@ def _row(
         if part is None:
             clean, truth = targets[source].shown(chosen)
             network = targets[source].network
-            outcome = made(network, clean, truth, seed=spec.seed, width=WIDTH, progress=watcher)
-            shown = [show(outcome, clean, target.network, width=WIDTH) for target in targets]
+            outcome = made(network, clean, truth, seed=spec.seed, progress=watcher)
+            shown = [show(outcome, clean, target.network) for target in targets]
             part = {"fooled": torch.stack([after.fooled.sum().cpu() for after in shown])}
             draft.keep(name, part)
         counts += part["fooled"]
