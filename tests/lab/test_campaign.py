@@ -1,6 +1,10 @@
 """The order of many specs, what follows from failures, and the sums that are shown."""
 
+import re
+from io import StringIO
+
 import pytest
+from rich.console import Console
 
 from splash_units.lab.campaign import (
     Began,
@@ -10,8 +14,10 @@ from splash_units.lab.campaign import (
     Moved,
     Planned,
     Skipped,
+    Waiting,
     ways_to_go,
 )
+from splash_units.lab.cli import progress
 from splash_units.lab.cli.progress import Summary, duration
 from splash_units.lab.estimates import Estimate
 from splash_units.lab.findings import claim
@@ -137,3 +143,28 @@ def test_the_summary_counts_and_tells_the_time_left():
 )
 def test_durations(seconds, words):
     assert duration(seconds) == words
+
+
+def test_a_terminal_sees_bars_and_a_line_for_each_that_ended(monkeypatch):
+    console = Console(force_terminal=True, width=200, file=StringIO(), highlight=False)
+    monkeypatch.setattr(progress, "out", console)
+    events = [
+        Planned((LONG, BRIEF, FIXED), (1.0, 1.0, 1.0)),
+        Waiting(),
+        Waiting(),
+        Began(LONG, "tcp://worker", 1),
+        Began(LONG, "tcp://worker", 2),
+        Moved(LONG, 0.5),
+        Done(LONG),
+        Failed(BRIEF, "[red]out of luck"),
+        Skipped(FIXED, "which failed"),
+    ]
+    summary = Summary()
+    progress.follow((event for event in events), summary)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
+    assert shown.count("waiting for workers") == 1
+    assert f"its worker died, again: {describe(LONG)} (try 2)" in shown
+    assert f"done {describe(LONG)}" in shown
+    assert f"failed {describe(BRIEF)}: [red]out of luck" in shown
+    assert f"skipped {describe(FIXED)}: which failed" in shown
+    assert summary.words() == "1 done, 2 failed or skipped"

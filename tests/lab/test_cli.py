@@ -79,10 +79,10 @@ def test_a_command_that_is_mistyped_ends_with_exit_code_2(splash, arguments):
 def test_version_and_help(splash):
     assert splash("--version").output.startswith("splash-units ")
     help_text = splash("--help").output
-    for verb in ("quickstart", "train", "status", "show", "data"):
+    for verb in ("quickstart", "train", "run", "status", "show", "data"):
         assert verb in help_text
     help_text = splash("train", "--help").output
-    for field in set(TrainSpec.model_fields) - {"kind", "model_options", "unit_options", "source", "take"}:
+    for field in set(TrainSpec.model_fields) - {"kind", "model_options", "unit_options"}:
         assert f"--{field.replace('_', '-')}" in help_text
 
 

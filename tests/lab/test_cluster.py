@@ -14,7 +14,7 @@ import tiny_lab
 from distributed import Client, KilledWorker
 
 from splash_units.lab import plugins
-from splash_units.lab.campaign import Began, Campaign, Done, Failed, Planned, Skipped
+from splash_units.lab.campaign import Began, Campaign, Done, Failed, Moved, Planned, Skipped
 from splash_units.lab.cluster import _Driver, run_all, usable_cores, worker_environments
 from splash_units.lab.estimates import Estimates
 from splash_units.lab.jobs import is_done
@@ -29,6 +29,8 @@ FIXED = TRAIN.model_copy(update={"seed": 2, "source": TRAIN})
 ATTACK = AttackSpec(train=FIXED, attack="fgsm", options={"eps": 0.1}, images=8)
 # Enough to make OTHER one of the first two to be handed out.
 MANY = AttackSpec(train=OTHER, attack="fgsm", options={"eps": 0.1}, images=64)
+ENDLESS = TRAIN.model_copy(update={"epochs": 10_000})
+QUICK = TRAIN.model_copy(update={"seed": 3})
 DOOMED = AttackSpec(train=BROKEN, attack="fgsm", options={"eps": 0.1}, images=8)
 
 
@@ -90,7 +92,8 @@ def test_a_cluster_without_a_shared_disk_survives_the_death_of_a_worker(tmp_path
     doomed = processes(
         "worker", tmp_path / "two", *worker, TINY_STEPS=steps, TINY_HANG=10, SPLASH_DATA=tmp_path
     )
-    processes("worker", tmp_path / "three", *worker)
+    other_steps = tmp_path / "other steps"
+    processes("worker", tmp_path / "three", *worker, TINY_STEPS=other_steps)
     store = Store(tmp_path / "here" / "runs")
     address = json.loads(file.read_text())["address"]
     with Client(address, set_as_default=False) as client:
@@ -120,8 +123,15 @@ def test_a_cluster_without_a_shared_disk_survives_the_death_of_a_worker(tmp_path
     assert store.run(BROKEN).status().why == failed.why
     assert not list((tmp_path / "two").rglob("result.json"))
     assert not list((tmp_path / "three").rglob("result.json"))
-    # Nothing is missing but what failed, which is tried again.
     assert [type(event) for event in run_all([ATTACK, MANY], store, address=address)] == [Planned]
+    # Whoever stops listening stops the work: the only worker that is left is free for another.
+    endless = run_all([ENDLESS], store, address=address)
+    while not isinstance(next(endless), Moved):
+        pass
+    endless.close()
+    assert Done(QUICK) in list(run_all([QUICK], store, address=address))
+    assert len(other_steps.read_text()) < 8 * ENDLESS.epochs
+    assert not is_done(ENDLESS, store)
 
 
 def test_no_scheduler_there(tmp_path, monkeypatch):
