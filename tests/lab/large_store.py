@@ -20,8 +20,10 @@ from splash_units.lab.findings import finding
 from splash_units.lab.spec import AttackSpec, TrainSpec
 from splash_units.lab.statistics import wilson
 from splash_units.lab.store import Run, Store
+from splash_units.lab.studies.grid import UNITS
 
 LAYERS = {"mlp": 3, "lenet5": 4, "nin": 9, "allcnn": 8, "resnet20": 19}
+WITHOUT_SHAPES = [choice.unit for choice in UNITS if choice.unit != "splash"]
 ERRORS = {"splash": 0.20, "relu": 0.22}
 
 
@@ -56,7 +58,7 @@ def _epoch(number: int, epochs: int, error: float, chance: random.Random) -> dic
 
 def _shapes(spec: TrainSpec, epochs: int) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     times = np.arange(epochs + 1, dtype=np.float32)
-    if spec.unit != "splash" or "share" in spec.unit_options:
+    if spec.unit in WITHOUT_SHAPES or "share" in spec.unit_options:
         return {"time": times}, {}, {}
     hinges = [0.0, *(0.5 * i for i in range(1, (spec.unit_options.get("num_hinges", 7) + 1) // 2))]
     shapes: dict[str, Any] = {"time": times}

@@ -165,7 +165,7 @@ def _lines(x: str, y: str, title: str, labels: list[str], *, points: bool = True
     mark: dict[str, Any] = {"point": alt.OverlayMarkDef(size=30)} if points else {}
     line = base.mark_line(strokeWidth=2, **mark).encode(
         y=alt.Y(f"{y}:Q", title=title, scale=alt.Scale(domain=[0, 100])),
-        strokeDash=dash(labels, legend=None),
+        strokeDash=dash(labels),
     )
     bars = base.mark_rule(opacity=0.6).encode(y="low:Q", y2="high:Q")
     layers = [bars.transform_filter("isValid(datum.low)"), line] if band else [line]

@@ -115,7 +115,7 @@ def _loss_chart(frames: Frames, chosen: Chosen, labels: Sequence[str]) -> Any:
     )
     loss = alt.Y("mean:Q", title="training loss", scale=alt.Scale(type="log", nice=False))
     band = base.mark_area(opacity=0.12).encode(y="low:Q", y2="high:Q")
-    line = base.mark_line(strokeWidth=2).encode(y=loss, strokeDash=dash(labels, legend=None))
+    line = base.mark_line(strokeWidth=2).encode(y=loss, strokeDash=dash(labels))
     several = any(row["low"] is not None and row["low"] > 0 for row in rows)
     return alt.layer(band.transform_filter("datum.low > 0"), line) if several else line
 
