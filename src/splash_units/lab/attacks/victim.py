@@ -19,7 +19,7 @@ from splash_units.lab.attacks.frozen import Model, layout_of
 from splash_units.lab.attacks.threat import check_labels
 
 WIDTH = 128
-"""How many images a network is asked about at once: with half as many, each takes a tenth longer."""
+"""How many images a network is asked about at once; with half as many, each takes a tenth more."""
 
 
 class Victim:
