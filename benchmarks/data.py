@@ -8,8 +8,10 @@ Steps and batches alternate in one process; printed are medians and their ratio 
 import argparse
 import statistics
 import time
+from pathlib import Path
 
 import torch
+from keeping import keep
 from torch.nn import functional as F
 
 from splash_units import catalogue
@@ -27,6 +29,7 @@ def main() -> None:
     parser.add_argument("--unit", default="relu", choices=catalogue.names())
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--results", type=Path, help="a JSON file to keep the numbers in")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
@@ -51,6 +54,8 @@ def main() -> None:
     for name, median in medians.items():
         share = f"  {median / medians['step']:7.2%} of a step" if name != "step" else ""
         print(f"{name:>9}  {1e3 * median:7.3f} ms{share}")
+    if arguments.results:
+        keep(arguments.results, {f"{name}_ms": 1e3 * median for name, median in medians.items()})
 
 
 def training_step(unit: str):

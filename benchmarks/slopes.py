@@ -45,6 +45,7 @@ from splash_units.lab.plan import plan
 from splash_units.lab.process import own_settings, seed_dropout
 from splash_units.lab.spec import TrainSpec, stream_seed
 from splash_units.lab.training import resident, training_batches
+from splash_units.unit import SHARES
 
 RESULTS = Path(__file__).parent / "results" / "slopes.jsonl"
 PARTS = 10  # of a run, for its curve
@@ -143,9 +144,9 @@ SMALL = {
 TRIED = {
     "mlp": {"data": "mnist", "fraction": 0.5},
     "lenet5": {"data": "cifar-10", "fraction": 0.25},
-    "resnet20": {**_CIFAR_SHIFTED, "batch_size": 32},
-    "nin": {"data": "cifar-10", "fraction": 0.0192, "batch_size": 32},
-    "allcnn": {"data": "cifar-10", "fraction": 0.0192, "batch_size": 32},
+    "resnet20": {**_CIFAR_SHIFTED, "fraction": 0.04096, "batch_size": 32},
+    "nin": {"data": "cifar-10", "fraction": 0.0064, "batch_size": 16},
+    "allcnn": {"data": "cifar-10", "fraction": 0.0064, "batch_size": 16},
 }
 RATES = {
     "sgd": {"mlp": 0.01, "lenet5": 0.01, "resnet20": 0.1, "nin": 0.05, "allcnn": 0.1},
@@ -161,7 +162,7 @@ def compare(seeds: Sequence[int] = (0, 1, 2)) -> Iterator[Job]:
 
 def stability() -> Iterator[Job]:
     """The default at one and three times the learning rate, beside ReLU and the literal unit."""
-    for model, times, optimizer in product(TRIED, (1, 3), RATES):
+    for times, optimizer, model in product((3, 1), RATES, TRIED):
         settings = {
             "epochs": 1,
             **TRIED[model],
@@ -170,19 +171,19 @@ def stability() -> Iterator[Job]:
             "lr": times * RATES[optimizer][model],
         }
         yield Job("stability", RELU, _spec(RELU, **settings))
-        for share in ("layer", "channel", "unit"):
+        for share in SHARES:
             shared = {"unit_options": {} if share == "layer" else {"share": share}}
             yield Job("stability", DEFAULT, _spec(DEFAULT, **settings, **shared))
 
 
 def threefold() -> Iterator[Job]:
     """Every rule where it is hardest: ResNet-20 at three times its learning rate, small batches."""
+    settings = {"model": "resnet20", "lr": 0.3, "epochs": 1, "batch_size": 32, **_CIFAR_SHIFTED}
     for rule in RULES:
-        yield Job(
-            "threefold",
-            rule,
-            _spec(rule, model="resnet20", lr=0.3, epochs=1, batch_size=32, **_CIFAR_SHIFTED),
-        )
+        yield Job("threefold", rule, _spec(rule, **settings))
+    for rule in (rule for rule in RULES if rule.name in ("1/sqrt(n)", "3/sqrt(n)")):
+        shared = {"unit_options": {"share": "channel"}}
+        yield Job("threefold by channel", rule, _spec(rule, **settings, **shared))
 
 
 def epochs() -> Iterator[Job]:
@@ -293,7 +294,8 @@ def work_off(jobs: Iterable[Job], path: Path) -> None:
     missing = [job for job in jobs if json.dumps(job.key(), sort_keys=True) not in done]
     if not missing:
         return
-    append(path, {"session": now(), "command": shlex.join(sys.argv), **describe_machine()})
+    machine = {key: value for key, value in describe_machine().items() if key != "host"}
+    append(path, {"session": now(), "command": shlex.join(sys.argv), **machine})
     for number, job in enumerate(missing, 1):
         began = time.perf_counter()
         with own_settings(CPU, 1):
@@ -323,6 +325,77 @@ def verdict(summary: dict[str, Any]) -> str:
     return f"{summary['second_half']:.4f}  ({summary['seconds']:.0f} s)"
 
 
+# --- tables -----------------------------------------------------------------------------------
+
+
+def tables(runs: Sequence[dict[str, Any]]) -> str:
+    """All results as the tables of docs/slopes.md, one a study."""
+    by_rule = ("compare", "threefold", "threefold by channel", "epochs")
+    return "\n\n".join([*(_by_rule(runs, study) for study in by_rule), _by_sharing(runs)])
+
+
+def _by_rule(runs: Sequence[dict[str, Any]], study: str) -> str:
+    """A row for each rule, a column for each network."""
+    own = [run for run in runs if run["study"] == study]
+    models = [model for model in TRIED if any(_model(run) == model for run in own)]
+    rows = [[study, *models]]
+    for rule in dict.fromkeys([*(rule.name for rule in RULES), DEFAULT.name]):
+        cells = [
+            cell([run for run in own if run["rule"] == rule and _model(run) == model])
+            for model in models
+        ]
+        rows += [[rule, *cells]] if any(cells) else []
+    return _table(rows)
+
+
+def _by_sharing(runs: Sequence[dict[str, Any]]) -> str:
+    """A row for each network, optimizer and learning rate; a column for ReLU and each sharing."""
+    own = [run for run in runs if run["study"] == "stability"]
+    columns = {"relu": ("relu", "layer"), **{s: ("default", s) for s in SHARES}}
+    rows = [["network", "optimizer", "learning rate", *columns]]
+    for model, optimizer, times in product(TRIED, RATES, (1, 3)):
+        lr = times * RATES[optimizer][model]
+        here = [
+            run
+            for run in own
+            if _model(run) == model
+            and run["spec"].get("optimizer", "sgd") == optimizer
+            and math.isclose(run["spec"]["lr"], lr)
+        ]
+        cells = [
+            cell([run for run in here if (run["rule"], _share(run)) == column])
+            for column in columns.values()
+        ]
+        rows += [[model, optimizer, f"{lr:g}", *cells]] if any(cells) else []
+    return _table(rows)
+
+
+def cell(runs: Sequence[dict[str, Any]]) -> str:
+    """Mean loss over seeds with its spread, or where it ended; nothing if there is nothing."""
+    ends = [run["diverged_at"] for run in runs if run["diverged_at"] is not None]
+    losses = [run["second_half"] for run in runs if run["diverged_at"] is None]
+    said = []
+    if losses:
+        spread = f" ± {statistics.stdev(losses):.3f} ({len(losses)})" if len(losses) > 1 else ""
+        said.append(f"{statistics.fmean(losses):.3f}{spread}")
+    if ends:
+        said.append("NaN at step " + ", ".join(map(str, sorted(ends))))
+    return "; ".join(said)
+
+
+def _model(run: dict[str, Any]) -> str:
+    return str(run["spec"].get("model", "lenet5"))
+
+
+def _share(run: dict[str, Any]) -> str:
+    return str(run["spec"].get("unit_options", {}).get("share", "layer"))
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    head, *body = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([head, "|" + "---|" * len(rows[0]), *body])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -334,6 +407,9 @@ def main() -> None:
     parser.add_argument("--rule", nargs="*", help="some of the rules")
     arguments = parser.parse_args()
     for study in arguments.studies:
+        if study == "tables":
+            print(tables(records(arguments.results)))
+            continue
         jobs = (
             job
             for job in STUDIES[study]()

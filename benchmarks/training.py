@@ -1,7 +1,7 @@
 """What the lab's training costs beside a bare loop, and what threads are good for.
 
     python benchmarks/training.py [--data cifar-10] [--augment none] [--unit relu] [--threads 2]
-    python benchmarks/training.py --side-by-side
+    python benchmarks/training.py --side-by-side [--results FILE]
 
 The first trains LeNet5 for an epoch as `splash train` does, recording included, and after every
 report of it does as many steps of a bare loop: the same network without input normalisation, on
@@ -16,8 +16,10 @@ import tempfile
 import time
 from collections.abc import Callable
 from itertools import cycle
+from pathlib import Path
 
 import torch
+from keeping import keep
 from torch import nn
 from torch.nn import functional as F
 
@@ -49,9 +51,10 @@ def main() -> None:
         "--processor-time", action="store_true", help="for one thread on a machine others use, too"
     )
     parser.add_argument("--side-by-side", action="store_true")
+    parser.add_argument("--results", type=Path, help="a JSON file to keep the numbers in")
     arguments = parser.parse_args()
     if arguments.side_by_side:
-        compare_threads(arguments.data, arguments.unit)
+        numbers = compare_threads(arguments.data, arguments.unit)
     else:
         spec = TrainSpec(
             data=arguments.data,
@@ -61,10 +64,14 @@ def main() -> None:
             epochs=1,
         )
         clock = time.process_time if arguments.processor_time else time.perf_counter
-        compare_with_bare_loop(spec, arguments.threads, clock)
+        numbers = compare_with_bare_loop(spec, arguments.threads, clock)
+    if arguments.results:
+        keep(arguments.results, numbers)
 
 
-def compare_with_bare_loop(spec: TrainSpec, threads: int, clock: Callable[[], float]) -> None:
+def compare_with_bare_loop(
+    spec: TrainSpec, threads: int, clock: Callable[[], float]
+) -> dict[str, float]:
     """Alternate between the lab and the bare loop, report by report, over one epoch."""
     torch.set_num_threads(threads)
     take_steps = bare_loop(spec)
@@ -93,11 +100,21 @@ def compare_with_bare_loop(spec: TrainSpec, threads: int, clock: Callable[[], fl
     print(f"{sum(counts)} steps in {len(lab)} reports")
     print(f"lab   {1e3 * sum(lab) / sum(counts):7.3f} ms a step, {end_of_epoch:.3f} s to record it")
     print(f"bare  {1e3 * sum(bare) / sum(counts):7.3f} ms a step")
-    print(f"epoch, lab / bare: {(sum(lab) + end_of_epoch) / sum(bare):.3f}")
-    print(
-        f"reports, lab / bare: median {statistics.median(ratios):.3f}, "
-        f"quartiles {ratios[len(ratios) // 4]:.3f} to {ratios[3 * len(ratios) // 4]:.3f}"
-    )
+    whole = (sum(lab) + end_of_epoch) / sum(bare)
+    median = statistics.median(ratios)
+    lower, upper = ratios[len(ratios) // 4], ratios[3 * len(ratios) // 4]
+    print(f"epoch, lab / bare: {whole:.3f}")
+    print(f"reports, lab / bare: median {median:.3f}, quartiles {lower:.3f} to {upper:.3f}")
+    return {
+        "steps": sum(counts),
+        "lab_ms_a_step": 1e3 * sum(lab) / sum(counts),
+        "bare_ms_a_step": 1e3 * sum(bare) / sum(counts),
+        "seconds_to_record": end_of_epoch,
+        "epoch_ratio": whole,
+        "median_ratio": median,
+        "lower_quartile": lower,
+        "upper_quartile": upper,
+    }
 
 
 def bare_loop(spec: TrainSpec) -> Callable[[int], None]:
@@ -130,7 +147,7 @@ def bare_loop(spec: TrainSpec) -> Callable[[int], None]:
     return take_steps
 
 
-def compare_threads(name: str, unit: str) -> None:
+def compare_threads(name: str, unit: str) -> dict[str, list[float]]:
     """Steps a second: one process with two threads, then two processes with one thread each."""
     spec = TrainSpec(data=name, unit=unit)
     rates: dict[str, list[float]] = {"one run, two threads": [], "two runs, one thread": []}
@@ -143,6 +160,7 @@ def compare_threads(name: str, unit: str) -> None:
             rates["two runs, one thread"].append(sum(both))
     for label, values in rates.items():
         print(f"{label}: {statistics.median(values):.1f} steps a second")
+    return rates
 
 
 def steps_a_second(spec: TrainSpec, threads: int, seconds: float = 3.0) -> float:

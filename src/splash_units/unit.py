@@ -48,17 +48,20 @@ def shared_splash(
 
 
 def automatic_scale(x: Tensor, share: str, features: Sequence[int], dim: int = 1) -> float:
-    """3/√n, at most 1, where n elements of one sample share a slope; samples lie along dimension 0.
+    """3/√n, at most 1, for slopes that a layer shares; 1/√n for those of a channel; 1 for a unit's.
 
-    Chosen by experiment (docs/slopes.md): ten times 1/√n diverges in ResNet-20 at three times its
-    learning rate, and 1/√n itself learns more slowly.
+    n elements of one sample share a slope; samples lie along the first dimension. Chosen by
+    experiment (docs/slopes.md): with these a layer's and a channel's slopes stand the same learning
+    rate, and three times as much diverges in ResNet-20 at three times its recipe's.
     """
-    if share == "unit" or x.dim() < 2 or (samples := x.shape[0]) == 0:
+    if share == "unit" or x.dim() < 2 or x.shape[0] == 0:
         return 1.0
-    sharing = x.numel() // samples
-    if share == "channel" and dim not in (0, -x.dim()):  # with channels first x is one sample
+    sharing = x.numel() // x.shape[0]
+    if share == "layer":
+        return min(1.0, 3.0 / math.sqrt(max(sharing, 1)))
+    if dim not in (0, -x.dim()):  # with channels first x is one sample
         sharing //= features[0]
-    return min(1.0, 3.0 / math.sqrt(max(sharing, 1)))
+    return 1.0 / math.sqrt(max(sharing, 1))
 
 
 def trailing_dimensions(x: Tensor, share: str, features: Sequence[int], dim: int) -> int:
@@ -92,7 +95,8 @@ class Splash(nn.Module):
         constraint: "negative" keeps h ≤ 0 just left of zero (a₋¹ ≤ 0), "positive" h ≥ 0 (a₋¹ ≥ 0).
             Enforced by projection after every step of a torch optimizer; see :meth:`project`.
         grad_scale: a factor on the slopes' gradients. 1.0 is the paper's literal unit; "auto" is
-            3/√n, at most 1, where n elements of one sample share a slope, whatever the batch size.
+            3/√n, at most 1, where n elements of one sample share a slope through their layer, 1/√n
+            through their channel; the batch size plays no part.
         trainable: False gives a fixed SPLASH: the same shape, slopes that ask for no gradient.
         inplace: accepted and ignored, for code that passes it to any activation.
 

@@ -24,7 +24,7 @@ from pydantic import (
 
 # Part of every hash: raise it when a default below or the meaning of a field changes, so that old
 # results are not taken for new ones.
-HASH_VERSION = 2  # 2: the default scale of the slopes' gradients is 3/√n, not 1/√n
+HASH_VERSION = 2  # 2: slopes that a layer shares learn with 3/√n by default, not 1/√n
 
 Scale = Literal["smoke", "short", "paper"]
 
