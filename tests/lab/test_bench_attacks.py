@@ -1,6 +1,8 @@
 """The comparison of attacks: who takes part, and what counts as success."""
 
 import importlib.util
+import runpy
+from pathlib import Path
 
 import pytest
 import torch
@@ -107,3 +109,12 @@ def test_the_command_measures_and_says_what_was_attacked(problem, tmp_path, monk
     (run,) = record.load(tmp_path / "r.json")["runs"]
     assert run["attacked"] == {"network": "a small one"}
     assert run["cases"][0]["contenders"]["ours"]["images"] == 8
+
+
+def test_the_page_shows_the_results_that_are_kept():
+    root = Path(__file__).parents[2]
+    script = runpy.run_path(str(root / "benchmarks" / "render_attacks.py"))
+    page = (root / "docs" / "attacks_speed.md").read_text(encoding="utf-8")
+    results = record.load(root / "benchmarks" / "results" / "attacks.json")
+    assert script["filled"](page, results) == page
+    assert {"FGSM", "pixels, k = 5"} <= {case["name"] for _, case in record.all_cases(results)}
