@@ -1,6 +1,9 @@
 """What is measured: that contenders compute what they claim, and results are kept and shown."""
 
+import ctypes
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -258,6 +261,27 @@ def example():
         published={"splash()": 2.67},
     )
     return record.measure(case, Effort(5, 5, 5, 0.0), Stopwatch(clock=lambda: now[0]))
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="another C library")
+def test_memory_that_was_freed_is_not_fetched_again():
+    program = (
+        "import resource, sys, torch\n"
+        "from splash_units.lab.benchmarks.record import keep_freed_memory\n"
+        "torch.set_num_threads(1)\n"
+        "if sys.argv[1] == 'kept': keep_freed_memory()\n"
+        "def work(): return [torch.ones(3 * 2**20) for _ in range(3)]\n"
+        "def faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "for _ in range(10): work()\n"
+        "before = faults()\n"
+        "for _ in range(10): work()\n"
+        "print(faults() - before)"
+    )
+    usual, kept = (
+        int(subprocess.check_output([sys.executable, "-c", program, how], text=True))
+        for how in ("usual", "kept")
+    )
+    assert kept < usual / 10
 
 
 def test_a_record_has_all_there_is_to_say(example):

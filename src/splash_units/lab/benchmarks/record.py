@@ -4,6 +4,7 @@ A file may hold several runs: measuring a case again replaces its result and lea
 they are, each with the command, commit and machine that it came from.
 """
 
+import ctypes
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +30,8 @@ _PACKAGES = (
     "adversarial-robustness-toolbox",
 )  # fmt: skip
 
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+
 Record = dict[str, Any]
 
 
@@ -45,6 +48,7 @@ def measure(
     if case.measures == "bytes":
         results = _count(case)
     else:
+        keep_freed_memory()
         with torch.set_grad_enabled(case.records_gradients):
             results = _time(case, stopwatch.compare(case.contenders, effort, on_round))
     return {
@@ -56,6 +60,17 @@ def measure(
         "published_ratios": dict(case.published),
         "cores_taken_by_others": cores_taken_by_others(before, usage()),
     }
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep the memory of freed tensors for the next ones; elsewhere nothing happens.
+
+    By default it gives large blocks back to the system now and then. To get them anew, page by
+    page, takes longer than a ReLU of their content, and in whose turn that falls is chance.
+    """
+    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        libc.mallopt(_M_TRIM_THRESHOLD, 2**30)
+        libc.mallopt(_M_MMAP_THRESHOLD, 2**25)  # the most it takes
 
 
 def _time(case: Case, samples: Mapping[str, Samples]) -> Record:
