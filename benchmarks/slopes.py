@@ -330,7 +330,7 @@ def verdict(summary: dict[str, Any]) -> str:
 
 def tables(runs: Sequence[dict[str, Any]]) -> str:
     """All results as the tables of docs/slopes.md, one a study."""
-    by_rule = ("compare", "threefold", "threefold by channel", "epochs")
+    by_rule = [name for name in (*STUDIES, "threefold by channel") if name != "stability"]
     return "\n\n".join([*(_by_rule(runs, study) for study in by_rule), _by_sharing(runs)])
 
 
