@@ -7,7 +7,6 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,26 +137,37 @@ def join_tensors(path: Path, parts: Sequence[Path], state: Mapping[str, Any]) ->
     """
     from safetensors import safe_open
 
-    with ExitStack() as stack:
-        files = [stack.enter_context(safe_open(part, framework="np")) for part in parts]
-        header: dict[str, Any] = {"__metadata__": {"state": json.dumps(state, allow_nan=False)}}
-        begin, names = 0, sorted(files[0].keys())
-        for name in names:
-            pieces = [file.get_slice(name) for file in files]
-            rows = sum(piece.get_shape()[0] for piece in pieces)
-            shape, dtype = [rows, *pieces[0].get_shape()[1:]], pieces[0].get_dtype()
-            bits = 8 if dtype == "BOOL" else int(dtype.lstrip("FIU"))
-            end = begin + math.prod(shape) * bits // 8
-            header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
-            begin = end
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)  # the numbers begin at a multiple of eight
+    def shape_in(part: Path, name: str) -> tuple[str, list[int]]:
+        with safe_open(part, framework="np") as file:
+            piece = file.get_slice(name)
+            return piece.get_dtype(), piece.get_shape()
 
-        def contents() -> Iterator[bytes]:
-            yield len(text).to_bytes(8, "little") + text
-            yield from (file.get_tensor(name).tobytes() for name in names for file in files)
+    def content_of(part: Path, name: str) -> bytes:
+        # Opened anew each time: what an open file has read counts as this process's memory.
+        with safe_open(part, framework="np") as file:
+            content: bytes = file.get_tensor(name).tobytes()
+            return content
 
-        write_stream(path, contents())
+    with safe_open(parts[0], framework="np") as file:
+        names = sorted(file.keys())
+    header: dict[str, Any] = {"__metadata__": {"state": json.dumps(state, allow_nan=False)}}
+    begin = 0
+    for name in names:
+        pieces = [shape_in(part, name) for part in parts]
+        dtype, first = pieces[0]
+        shape = [sum(shape[0] for _, shape in pieces), *first[1:]]
+        bits = 8 if dtype == "BOOL" else int(dtype.lstrip("FIU"))
+        end = begin + math.prod(shape) * bits // 8
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+        begin = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # the numbers begin at a multiple of eight
+
+    def contents() -> Iterator[bytes]:
+        yield len(text).to_bytes(8, "little") + text
+        yield from (content_of(part, name) for name in names for part in parts)
+
+    write_stream(path, contents())
 
 
 def save_arrays(path: Path, arrays: "Arrays") -> None:
