@@ -70,6 +70,8 @@ def test_attacks_on_a_run_are_shown_kept_and_found_again(splash, store):
     for eps, line in zip((0.1, 0.3), lines[2:4], strict=True):
         assert line.startswith(f"fgsm eps={eps} random_start")
         assert "passed" in line or "failed" in line
+    for name in ("single step <= iterative", "gradients are there"):
+        assert len([line for line in lines if f": {name}: " in line]) == 2
     assert "fgsm eps=0.1 random_start: 20 of 20 images" in done.stderr
     for one in found:
         assert (one.folder / "picture.png").read_bytes().startswith(b"\x89PNG")

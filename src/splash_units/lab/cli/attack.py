@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # One attack to be done: its name, its options, and on how many images.
 Wanted = tuple[str, dict[str, Any], int]
 
+FEW = 3
 NAMES = "noise, fgsm, pgd, apgd, square, cw, boundary, pixels, worst_case, autoattack"
 
 
@@ -287,7 +288,7 @@ def _follow(wanted: Sequence[Wanted], do: Do) -> list[Finding]:
 
 
 def show_attacks(found: Sequence[Finding], *, detailed: bool = False) -> None:
-    """Attacks as a table, and below it the checks that failed; in detail, all of them."""
+    """Attacks as a table, and below it the checks that failed; in detail, of a few, all of them."""
     from splash_units.lab.robustness import describe_attack
 
     table = Table(box=None, pad_edge=False)
@@ -307,6 +308,11 @@ def show_attacks(found: Sequence[Finding], *, detailed: bool = False) -> None:
             out.print(f"[yellow]warning:[/yellow] {words}: {warning}")
         if not detailed:
             continue
+        if len(found) <= FEW:
+            for check in result["checks"]:
+                if check["passed"] is not False:
+                    mark = "passed" if check["passed"] else "left out"
+                    out.print(f"[dim]{mark}: {words}: {check['name']}: {check['detail']}[/dim]")
         if result["images"] < result["asked"]:
             kind = "right ones" if result["choose"] == "right" else "images"
             out.print(
