@@ -17,6 +17,8 @@ UNIT_COLOURS = {
     "leaky_relu": "#56B4E9",
     "tanh": "#E69F00",
 }
+# For the many units of a large study; what tells them apart are names and dashes.
+SPARE = ("#7B5EA7", "#8C6D46", "#5C8A3A", "#9A9A9A")
 # A second sign beside colour, for print in grey.
 DASHES = ([1, 0], [6, 2], [2, 2], [8, 2, 2, 2], [4, 4], [1, 3], [10, 3])
 SANS = "Inter, 'Helvetica Neue', Helvetica, Arial, 'DejaVu Sans', sans-serif"
@@ -46,8 +48,9 @@ def colour(labels: Sequence[str], title: str | None = None, **options: Any) -> a
 
 
 def colours(labels: Sequence[str]) -> list[str]:
-    taken = {UNIT_COLOURS[label] for label in labels if label in UNIT_COLOURS}
-    free = [shade for shade in PALETTE if shade not in taken] or list(PALETTE)
+    # No other unit looks like SPLASH, whether it is there or not.
+    taken = {UNIT_COLOURS[label] for label in ("splash", *labels) if label in UNIT_COLOURS}
+    free = [shade for shade in (*PALETTE, *SPARE) if shade not in taken]
     others = iter(range(len(labels)))
     return [UNIT_COLOURS.get(label) or free[next(others) % len(free)] for label in labels]
 

@@ -54,6 +54,10 @@ ON_DARK = {
     "#E69F00": "#f0b840",
     "#56B4E9": "#86cdf5",
     "#444444": "#c9ced6",
+    "#7B5EA7": "#ad95d6",
+    "#8C6D46": "#c2a37c",
+    "#5C8A3A": "#93c46c",
+    "#9A9A9A": "#8d939b",
 }
 
 
@@ -187,7 +191,12 @@ def _counts(content: Content) -> dict[str, Any]:
     unreadable = len(content.frames.unreadable)
     words += f", {unreadable} unreadable" if unreadable else ""
     runs = f"{total:,} run{'s' * (total != 1)}"
-    return {"total": total, "states": states, "words": f"{runs}: {words}"}
+    return {
+        "total": total,
+        "states": states,
+        "words": f"{runs}: {words}",
+        "outdated": len(content.frames.outdated),
+    }
 
 
 def _lead(content: Content) -> str:
@@ -196,7 +205,7 @@ def _lead(content: Content) -> str:
         return "Learnable activation functions, put to the test: nothing has been run yet."
     networks = _listed([names.NETWORKS.get(s.model, s.model) for s in content.settings])
     data_sets = _listed([names.DATA_SETS.get(s.data, s.data) for s in content.settings])
-    units = _listed([names.unit_name(label) for label in content.labels])
+    units = _listed([names.unit_name(label.split()[0]) for label in content.labels])
     return f"{networks} on {data_sets}, with {units}: what these runs say of the paper’s claims."
 
 
