@@ -288,7 +288,10 @@ def _follow(wanted: Sequence[Wanted], do: Do) -> list[Finding]:
 
 
 def show_attacks(found: Sequence[Finding], *, detailed: bool = False) -> None:
-    """Attacks as a table, and below it the checks that failed; in detail, of a few, all of them."""
+    """Attacks as a table, and below it the checks that failed.
+
+    In detail, attacks keep their order, and all checks of a few are told.
+    """
     from splash_units.lab.robustness import describe_attack
 
     table = Table(box=None, pad_edge=False)
@@ -299,9 +302,11 @@ def show_attacks(found: Sequence[Finding], *, detailed: bool = False) -> None:
     details = []
     for finding in found:
         result = finding.result() or {}
-        words = describe_attack(result["attack"], result["options"])
+        details.append((describe_attack(result["attack"], result["options"]), result, finding))
+    if not detailed:
+        details.sort(key=lambda detail: detail[0])
+    for words, result, _ in details:
         table.add_row(words, *_numbers(result), _checks(result))
-        details.append((words, result, finding))
     out.print(table)
     for words, result, finding in details:
         for warning in result["warnings"]:
