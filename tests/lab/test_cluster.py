@@ -19,7 +19,7 @@ from splash_units.lab.cluster import _Driver, run_all, usable_cores, worker_envi
 from splash_units.lab.estimates import Estimates
 from splash_units.lab.jobs import is_done
 from splash_units.lab.runner import complete
-from splash_units.lab.spec import AttackSpec, TrainSpec, digest
+from splash_units.lab.spec import AttackSpec, CostSpec, TrainSpec, UnitChoice, digest
 from splash_units.lab.store import Store
 
 TRAIN = TrainSpec(model="tiny", data="blobs", scale="smoke", batch_size=32, epochs=2)
@@ -223,6 +223,23 @@ def test_a_scheduler_that_is_gone_ends_it(tmp_path, monkeypatch):
     monkeypatch.setattr(FakeClient, "status", "closed")
     with pytest.raises(ConnectionError, match="the scheduler is gone"):
         driven(Store(tmp_path), began)
+
+
+def test_threads_fill_the_cores_where_that_helps(tmp_path, monkeypatch):
+    monkeypatch.setattr("splash_units.lab.cluster.usable_cores", lambda: 8)
+    store = Store(tmp_path)
+    campaign = Campaign([], store, Estimates(store).of)
+    options = {"store_is_shared": True, "device": "cpu"}
+    driver = _Driver(FakeClient(began), campaign, threads=4, **options)
+    small = TrainSpec(model="lenet5")
+    large = TrainSpec(model="nin")
+    relu, splash = (UnitChoice(label=name, unit=name) for name in ("relu", "splash"))
+    timing = CostSpec(units=(relu, splash))
+    assert [driver._threads_for(spec) for spec in (small, large, timing)] == [1, 4, 8]
+    # One that was interrupted goes on with the threads it has had, whatever that was.
+    with store.claim(large) as work:
+        work.begin({}, resumed=False)
+    assert driver._threads_for(large) is None
 
 
 def test_workers_on_this_machine(monkeypatch):

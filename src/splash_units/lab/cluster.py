@@ -144,9 +144,11 @@ class _Driver:
         """Threads of a run: elsewhere one; here a share of the cores where it is of use."""
         if isinstance(spec, CostSpec):
             return usable_cores() if self.store_is_shared else None
-        if isinstance(spec, TrainSpec) and spec.model in SMALL:
-            return 1
-        return self.threads
+        if not isinstance(spec, TrainSpec):
+            return self.threads
+        if self.store_is_shared and self.store.run(spec).part.is_dir():
+            return None  # it goes on with the threads it began with, and ends with the same bits
+        return 1 if spec.model in SMALL else self.threads
 
     def _listen(self) -> Iterator[Event]:
         """Everything there is to hear; if there is nothing, wait a little."""
@@ -213,7 +215,8 @@ class _Driver:
         """For `splash status`: a worker elsewhere could not leave a word in the store here."""
         if isinstance(failed.spec, TrainSpec):
             with self.store.claim(failed.spec) as work:
-                work.begin({}, resumed=False)
+                if not work.folder.is_dir():  # else a checkpoint made here stays
+                    work.begin({}, resumed=False)
                 work.fail(failed.why, "")
 
 
