@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import http.client
+import itertools
 import json
 import re
 import shlex
@@ -15,10 +16,11 @@ from typer.testing import CliRunner
 
 from splash_units.lab import figures, tables
 from splash_units.lab.cli.app import app
+from splash_units.lab.cli.attack import numbers, plan
 from splash_units.lab.cli.train import spec_values
-from splash_units.lab.frames import read
+from splash_units.lab.frames import read, run_id
 from splash_units.lab.report import render
-from splash_units.lab.report.commands import train_command
+from splash_units.lab.report.commands import attack_command, train_command
 from splash_units.lab.report.content import payload, setting_of, sort_content, spread
 from splash_units.lab.report.serving import serving, store_version
 from splash_units.lab.report.shapes import players
@@ -139,6 +141,7 @@ def test_attacks_are_compared_with_the_same_options_only(store):
     assert [row.says for row in found["fgsm"].evidence] == ["for", "for"]
     assert found["fgsm"].outcome == "confirmed"
     assert found["fgsm"].evidence[0].ours == "21.0 ± 1.0 % (3)"
+    assert found["fgsm"].n == "12 attacks"
     assert found["cw"].outcome == "missing"
 
 
@@ -171,6 +174,29 @@ def test_the_command_of_a_run_gives_its_spec(fields):
         else:
             given[word.removeprefix("--").replace("-", "_")] = next(rest)
     assert train_spec(spec_values(given, settings)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("attack", "options"),
+    [
+        ("fgsm", {"eps": 0.05, "random_start": False}),
+        ("pgd", {"eps": 0.02, "steps": 7, "restarts": 2}),
+        ("pixels", {"k": 3, "population": 30, "generations": 4}),
+    ],
+)
+def test_the_command_of_an_attack_gives_its_options(attack, options):
+    wanted = AttackSpec(train=spec("relu"), attack=attack, options=options, images=12, seed=3)
+    words = shlex.split(attack_command(wanted))
+    values = dict(itertools.pairwise(words))
+    assert words[:3] == ["splash", "attack", run_id(spec("relu"))]
+    assert values["--seed"] == "3"
+    lists = {
+        "eps": numbers("--eps", values.get("--eps"), float),
+        "k": numbers("--k", values.get("--k"), int),
+    }
+    settings = [value for flag, value in itertools.pairwise(words) if flag == "--set"]
+    planned = plan(values["--attack"], "short", lists, settings, int(values["--images"]))
+    assert planned == [(attack, options, 12)]
 
 
 def test_a_command_names_the_run_it_begins_with():

@@ -4,7 +4,7 @@ import json
 import shlex
 from typing import Any
 
-from splash_units.lab.spec import TrainSpec, digest
+from splash_units.lab.spec import AttackSpec, TrainSpec, digest
 from splash_units.lab.store import ID_LENGTH
 
 # Said even where they are the defaults: a command should show what it runs.
@@ -25,6 +25,17 @@ def train_command(spec: TrainSpec) -> str:
             words += ["--set", f"{owner}.{key}={_written(value)}"]
     if spec.source is not None:
         words += ["--source", digest(spec.source)[:ID_LENGTH], "--take", spec.take]
+    return shlex.join(words)
+
+
+def attack_command(spec: AttackSpec) -> str:
+    """`splash attack ...` for one attack on the network of a run."""
+    words = ["splash", "attack", digest(spec.train)[:ID_LENGTH], "--attack", spec.attack]
+    for name, value in spec.options.items():
+        listed = name in ("eps", "k")
+        words += [f"--{name}", f"{value}"] if listed else ["--set", f"{name}={_written(value)}"]
+    words += ["--images", f"{spec.images}", "--seed", f"{spec.seed}"]
+    words += ["--choose", spec.choose] if spec.choose != "right" else []
     return shlex.join(words)
 
 

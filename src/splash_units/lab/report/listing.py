@@ -5,7 +5,7 @@ from typing import Any
 from splash_units.lab.findings import findings
 from splash_units.lab.frames import run_id
 from splash_units.lab.report import names
-from splash_units.lab.report.commands import train_command
+from splash_units.lab.report.commands import attack_command, train_command
 from splash_units.lab.report.content import Content, rounded
 from splash_units.lab.spec import AnySpec, AttackSpec, SeparationSpec, describe, needs
 from splash_units.lab.store import Store
@@ -82,6 +82,7 @@ def finding_details(store: Store) -> dict[str, dict[str, Any]]:
             "title": _title(spec),
             "runs": [run_id(train) for train in needs(spec)],
             "spec": own,
+            **({"command": attack_command(spec)} if isinstance(spec, AttackSpec) else {}),
             "result": {key: _short(value) for key, value in shown.items()},
         }
     return details

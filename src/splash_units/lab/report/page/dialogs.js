@@ -24,11 +24,12 @@ const titleOf = (id) => (data.runs[id] ? `${runTitle(id)}: ${outcomeOf(data.runs
 const detailsOf = (id) => (data.runs[id] ? runDetails(id) : findingDetails(id));
 
 function findingDetails(id) {
-  const { runs, spec, result } = data.findings[id];
+  const { runs, spec, result, command } = data.findings[id];
   const facts = Object.entries(result).flatMap(([name, value]) =>
     [node('dt', {}, name.replaceAll('_', ' ')), node('dd', {}, String(value))]);
   return node('div', {},
     node('dl', {}, facts),
+    command ? node('p', {}, 'Again: ', node('code', { class: 'command' }, `${command}${data.store}`)) : null,
     node('p', { class: 'note' }, 'Its spec, without what is left at the defaults:'),
     node('pre', { tabindex: 0 }, JSON.stringify(spec, null, 2)),
     ...runs.filter((run) => data.runs[run]).map((run) => node('details', { class: 'several' }, node('summary', {}, `network: ${titleOf(run)}`), runDetails(run))));

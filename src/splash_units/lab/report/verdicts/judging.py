@@ -76,6 +76,7 @@ class Claim:
     sentence: str
     command: str
     subject: str = ""
+    counted: str = "runs"
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,7 @@ def judge(claim: Claim, pairs: Iterable[Pair]) -> Verdict:
         words=_words(claim.subject, deciding),
         evidence=tuple(evidence),
         scale=deciding[0].scale,
-        n=f"{len({run for row in deciding for run in row.runs}):,} runs",
+        n=f"{len({run for row in deciding for run in row.runs}):,} {claim.counted}",
     )
 
 

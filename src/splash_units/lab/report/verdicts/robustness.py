@@ -41,6 +41,7 @@ ATTACKS = tuple(
         sentence,
         f"splash run {attack} --scale short",
         "SPLASH is fooled less often than ReLU",
+        "attacks",
     )
     for attack, sentence in _SENTENCES.items()
 )
@@ -50,6 +51,7 @@ STRONG = Claim(
     "Beyond the paper: the gain remains when the attacks are strong.",
     "splash run verdict --scale short",
     "SPLASH keeps more images right than ReLU",
+    "attacks",
 )
 SEPARATION = Claim(
     "separation",
@@ -118,7 +120,7 @@ def _pairs(
 
 def _side(unit: str, rows: Mapping[int, Row], number: Number) -> Side:
     values = {seed: value for seed, row in rows.items() if (value := number(row)) is not None}
-    return Side(names.unit_name(unit), values, tuple(row["run"] for row in rows.values()))
+    return Side(names.unit_name(unit), values, tuple(row["id"] for row in rows.values()))
 
 
 def separation(store: Store) -> Verdict:
