@@ -91,7 +91,7 @@ def transfer_budget(scale: str) -> tuple[Options, int]:
 
 def battery(scale: str) -> list[tuple[str, Options, int]]:
     """Every attack that `all` means, cheapest first: name, options, images."""
-    several = {
+    several: Mapping[str, list[Options]] = {
         "noise": [{"eps": eps} for eps in EPS],
         "fgsm": [{"eps": eps} for eps in EPS],
         "pixels": [{"k": k} for k in PIXELS],

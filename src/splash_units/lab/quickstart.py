@@ -75,7 +75,7 @@ def rows(groups: Mapping[str, Sequence[Run]]) -> list[Row]:
                 error=summarise(list(errors[unit].values())),
                 against_relu=compared[unit],
                 p=p,
-                train_loss=loss and loss.mean,
+                train_loss=None if loss is None else loss.mean,
                 fooled={name: _fooled(runs, name) for name in SHOWN},
             )
         )

@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Final
 
@@ -38,8 +39,9 @@ _TORCH = Path(torch.__file__).resolve().parent
 _LANGUAGE = ("-std=c++20", "-fPIC", "-D_GLIBCXX_USE_CXX11_ABI=1")
 _ARITHMETIC = ("-O3", "-ffp-contract=fast", "-Wno-psabi")
 _OPERATORS = ("-O2",)
-# Other for each Python that an object is compiled for, and so is what it is called.
-_PYTHON = (f"-DSPLASH_PYTHON_ABI={sysconfig.get_config_var('SOABI')}",)
+# Other for each Python that an object is compiled for, and so is what it is called. (The suffix of
+# its extension modules is known without reading all of sysconfig.)
+_PYTHON = (f"-DSPLASH_PYTHON_ABI={EXTENSION_SUFFIXES[0].split('.')[1]}",)
 # Without a search path for torch's libraries: they are in the process already, wherever torch is.
 _LINK = ("-shared", "-ltorch_python", "-ltorch_cpu", "-lc10")
 # Python itself is in the process too, but macOS's linker has to be told.
