@@ -17,7 +17,8 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 from splash_units.lab.benchmarks import presenting, record
-from splash_units.lab.benchmarks.cases import HINGES
+from splash_units.lab.benchmarks.cases import HINGES, SECTIONS
+from splash_units.lab.benchmarks.cases import cases as known_cases
 from splash_units.lab.benchmarks.presenting import MISSING, Rows, ratio_text, verdict
 from splash_units.lab.benchmarks.published import RELU_SECONDS, SPLASH_SECONDS
 
@@ -291,9 +292,16 @@ TABLES = {
 }
 
 
+def in_order(results: dict[str, Any]) -> Cases:
+    """The cases as `splash bench all` has them, whenever each was measured."""
+    place = {(case.section, case.name): i for i, case in enumerate(known_cases(SECTIONS))}
+    measured = (case for _, case in record.all_cases(results))
+    return sorted(measured, key=lambda case: place.get((case["section"], case["name"]), len(place)))
+
+
 def filled(page: str, results: dict[str, Any]) -> str:
     """The page with its tables made anew."""
-    cases = [case for _, case in record.all_cases(results)]
+    cases = in_order(results)
     texts = {name: presenting.markdown(table(cases)) for name, table in TABLES.items()}
     texts["provenance"] = provenance(results)
     texts["tally"] = tally(cases)
@@ -314,7 +322,7 @@ def main() -> None:
     matplotlib.rcParams["svg.hashsalt"] = "splash-units"
     page = DOCS / "cost.md"
     page.write_text(filled(page.read_text(encoding="utf-8"), results), encoding="utf-8")
-    draw([case for _, case in record.all_cases(results)], DOCS / PICTURE)
+    draw(in_order(results), DOCS / PICTURE)
 
 
 if __name__ == "__main__":
