@@ -75,7 +75,7 @@ def test_a_network_that_diverged_is_not_attacked(tmp_path):
 
 def test_the_command_ends_with_a_table_pictures_and_a_report(tmp_path, monkeypatch):
     monkeypatch.setattr(declared, "IMAGES", {"fgsm": 8, "pgd": 4, "pixels": 2})
-    monkeypatch.setattr(declared, "EPS", (0.05,))
+    monkeypatch.setattr(declared, "EPS", {"fgsm": (0.05,), "pgd": (0.05,)})
     monkeypatch.setattr(figures, "NAMES", ())  # the report has tests of its own
     monkeypatch.setattr(tables, "TABLES", {})
     monkeypatch.chdir(tmp_path)

@@ -13,7 +13,7 @@ from splash_units.lab.report.content import Content
 from splash_units.lab.report.verdicts.robustness import Attacked, attacked_groups
 from splash_units.lab.store import Store
 
-MOST_PICTURES = 48
+MOST_PICTURES = 24
 OF_ONE_ATTACK = 2  # images shown of each attack on each unit
 
 Array = np.ndarray[Any, Any]

@@ -205,7 +205,7 @@ def _words(subject: str, rows: Sequence[Evidence]) -> str:
     if rows[0].scale == "smoke":
         return "Only smoke runs so far: they show that everything works, and decide nothing."
     if all(row.p is None for row in rows):
-        return f"Not tested: {rows[0].note}."
+        return f"{rows[0].note[:1].upper()}{rows[0].note[1:]}."
     if len(rows) == 1:
         return _words_of_one(subject, rows[0])
     supports = sum(row.says == "for" for row in rows)

@@ -111,11 +111,18 @@ def strong(attacked: Attacked) -> Verdict:
 def _pairs(
     attacked: Attacked, attacks: Sequence[str], number: Number, quantity: Quantity
 ) -> Iterator[Pair]:
-    for (setting, attack, words), units in attacked.items():
+    for (setting, attack, words), units in sorted(attacked.items(), key=_order):
         if attack in attacks and "splash" in units and "relu" in units:
             ours, relu = (_side(unit, units[unit], number) for unit in ("splash", "relu"))
             where = f"{setting.words}: {names.ATTACKS.get(attack, attack)}, {words}"
             yield Pair(where, setting.scale, ours, relu, quantity)
+
+
+def _order(item: tuple[AttackKey, Mapping[str, Mapping[int, Row]]]) -> tuple[str, str, float]:
+    """By setting and attack, then from small budgets to large ones."""
+    (setting, attack, _), units = item
+    row = next(iter(next(iter(units.values())).values()))
+    return setting.words, attack, row["eps"] or row["k"] or 0.0
 
 
 def _side(unit: str, rows: Mapping[int, Row], number: Number) -> Side:
