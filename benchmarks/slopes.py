@@ -330,8 +330,9 @@ def verdict(summary: dict[str, Any]) -> str:
 
 def tables(runs: Sequence[dict[str, Any]]) -> str:
     """All results as the tables of docs/slopes.md, one a study."""
-    by_rule = [name for name in (*STUDIES, "threefold by channel") if name != "stability"]
-    return "\n\n".join([*(_by_rule(runs, study) for study in by_rule), _by_sharing(runs)])
+    studies = (name for name in (*STUDIES, "threefold by channel") if name != "stability")
+    by_rule = [_by_rule(runs, name) for name in studies if any(r["study"] == name for r in runs)]
+    return "\n\n".join([*by_rule, _by_sharing(runs)])
 
 
 def _by_rule(runs: Sequence[dict[str, Any]], study: str) -> str:
