@@ -482,7 +482,7 @@ def test_every_table_renders_from_an_empty_store(tmp_path: Path, name: str) -> N
 
 def test_every_table_of_a_study_is_there() -> None:
     named = {table for name in studies.NAMES for table in studies.load(name).tables}
-    assert named == {*tables.NAMES, "results", "comparison"}
+    assert named == {*tables.NAMES, "results", "comparison", "attacks"}
     with pytest.raises(ValueError, match="did you mean accuracy"):
         tables.build("acuracy", Store("nowhere"))
     with pytest.raises(ValueError, match="needs a study"):
