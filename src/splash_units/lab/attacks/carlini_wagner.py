@@ -31,7 +31,7 @@ FIRST_DECAY, SECOND_DECAY, STABILISER = 0.9, 0.999, 1e-8
 SHRINK = 0.999999
 # A search ends for an image whose loss has not fallen by this part within this part of the steps,
 # and not within this many: at first, the loss rises.
-PROGRESS, PATIENCE, FEWEST_STEPS = 1e-4, 0.08, 20
+PROGRESS, PATIENCE, FEWEST_STEPS = 1e-3, 0.03, 20
 # The last of many searches is spent on the smallest constant known to work.
 MANY_SEARCHES, LARGEST_CONSTANT = 10, 1e10
 
@@ -58,7 +58,7 @@ class CarliniWagnerL2(Attack):
     """The nearest misclassified image in L2, by `binary_search_steps` searches of up to `steps`
     steps.
 
-    `abort_early` ends a search of an image when its loss has not fallen by 0.01 % within 8 % of the
+    `abort_early` ends a search of an image when its loss has not fallen by 0.1 % within 3 % of the
     steps. `confidence` is by how many logits another class must lead.
     """
 
