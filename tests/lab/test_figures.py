@@ -114,7 +114,7 @@ def test_the_units_errors_lie_below_the_theorems_bound(store):
     rows = [row for row in data_of(figures.draw("approximation", store)) if "bound" in row]
     assert {row["S"] for row in rows} >= {3, 7, 31}
     assert all(0 < row["error"] < row["bound"] for row in rows)
-    by_name = {name: [r["error"] for r in rows if r["label"] == name] for name in ("tanh", "elu")}
+    by_name = {name: [r["error"] for r in rows if r["label"] == name] for name in ("tanh", "ELU")}
     for errors in by_name.values():
         assert errors == sorted(errors, reverse=True)
 

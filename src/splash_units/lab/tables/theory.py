@@ -1,24 +1,13 @@
 """What needs no runs: the families of piecewise-linear functions, and the approximation theorem."""
 
 import math
-from collections.abc import Callable, Mapping
-
-import torch
 
 from splash_units.lab.studies.family import FORMULAS, PARAMETERS
 from splash_units.lab.studies.grid import NUMBERS_OF_HINGES
 from splash_units.lab.tables.table import Cell, Table, words
-from splash_units.shape import fit
+from splash_units.lab.theorem import EXAMPLES, INTERVAL, largest_error
 
-INTERVAL = (-3.0, 3.0)
 HINGES = (3, 7, 15, 31, 63)
-FUNCTIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "tanh": torch.tanh,
-    "ELU": torch.nn.functional.elu,
-    "Swish (beta 1)": torch.nn.functional.silu,
-    "sin(2x)": lambda x: torch.sin(2 * x),
-    "sign(x) sqrt|x|": lambda x: torch.sign(x) * x.abs().sqrt(),
-}
 
 
 def family() -> Table:
@@ -42,8 +31,8 @@ def family() -> Table:
 
 def approximation() -> Table:
     rows = []
-    for name, function in FUNCTIONS.items():
-        errors = [fit(function, *INTERVAL, hinges).max_error for hinges in HINGES]
+    for name in EXAMPLES:
+        errors = [largest_error(name, hinges) for hinges in HINGES]
         first, last = zip((HINGES[0], HINGES[-1]), (errors[0], errors[-1]), strict=True)
         order = math.log(first[1] / last[1]) / math.log((last[0] + 1) / (first[0] + 1))
         cells = (Cell(f"{error:.2e}", error) for error in errors)

@@ -1,9 +1,6 @@
 """Claims that are counted, timed or computed rather than tested over seeds."""
 
-from collections.abc import Callable, Mapping
 from itertools import pairwise
-
-import torch
 
 from splash_units.lab.findings import findings
 from splash_units.lab.report import names
@@ -11,17 +8,12 @@ from splash_units.lab.report.content import Content, Group
 from splash_units.lab.report.verdicts.judging import Claim, Evidence, Outcome, Verdict
 from splash_units.lab.spec import CostSpec
 from splash_units.lab.store import Run, Store
-from splash_units.shape import fit
+from splash_units.lab.theorem import EXAMPLES, largest_error
 
 # Of its own table, SPLASH against ReLU: LeNet5 with S = 3 and the MLP with S = 11.
 PAPER_COST = (1.24, 3.17)
 PAPER_COST_AT_7 = {"mlp": 16 / 6, "lenet5": 29 / 17}
 SHOWN_HINGES = (7, 31)
-FUNCTIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "tanh": torch.tanh,
-    "ELU": torch.nn.functional.elu,
-    "sin": torch.sin,
-}
 
 
 PARAMETERS = Claim(
@@ -131,8 +123,8 @@ def _cost_rows(spec: object, result: dict[str, object] | None) -> list[Evidence]
 def theorem() -> Verdict:
     """Not a matter of runs: the interpolating unit's largest error, computed now."""
     evidence = []
-    for name, function in FUNCTIONS.items():
-        errors = [fit(function, -3.0, 3.0, count).max_error for count in SHOWN_HINGES]
+    for name in EXAMPLES:
+        errors = [largest_error(name, count) for count in SHOWN_HINGES]
         falls = all(later < earlier for earlier, later in pairwise(errors))
         evidence.append(
             Evidence(
