@@ -22,30 +22,31 @@ class Evolution:
 
 
 def evolutions(
-    shapes: Mapping[str, Array], times: Sequence[float] | None = None, x: Array = GRID
+    shapes: Mapping[str, Array], times: Sequence[float] | None = None, x: Array | None = None
 ) -> list[Evolution]:
     """Every SPLASH unit of `Run.shapes()`, first layer first; empty if there is none.
 
     `times` are epochs: the recorded time nearest to each is shown, once; None shows them all.
+    Without `x`, a shape is told at its hinges and at the ends of the axis, between which it is
+    straight.
     """
     recorded = shapes["time"]
     chosen = list(range(len(recorded))) if times is None else nearest(recorded, times)
     layers = [name.removesuffix(".hinges") for name in shapes if name.endswith(".hinges")]
-    return [
-        Evolution(
-            short_name(layer),
-            recorded[chosen],
-            x,
-            splash_curves(
-                shapes[f"{layer}.a_pos"][chosen],
-                shapes[f"{layer}.a_neg"][chosen],
-                shapes[f"{layer}.hinges"],
-                x,
-            ),
-        )
-        for layer in layers
-        if len(recorded)
-    ]
+    found = []
+    for layer in layers if len(recorded) else ():
+        hinges = shapes[f"{layer}.hinges"]
+        places = knots(hinges) if x is None else x
+        right, left = (shapes[f"{layer}.{side}"][chosen] for side in ("a_pos", "a_neg"))
+        curves = splash_curves(right, left, hinges, places)
+        found.append(Evolution(short_name(layer), recorded[chosen], places, curves))
+    return found
+
+
+def knots(hinges: Array) -> Array:
+    """The hinges on both sides and the ends of GRID."""
+    inside = hinges[hinges < GRID[-1]]
+    return np.unique(np.concatenate([[GRID[0]], -inside, inside, [GRID[-1]]]))
 
 
 def splash_curves(a_pos: Array, a_neg: Array, hinges: Array, x: Array) -> Array:

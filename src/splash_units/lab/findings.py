@@ -73,6 +73,20 @@ class Finding:
         return (read_json(self.part / "failure.json") or {}).get("why")
 
 
+@dataclass(frozen=True, eq=False)
+class KnownFinding(Finding):
+    """A finding whose spec and numbers have been read, for whoever asks for them many times."""
+
+    known_spec: AnySpec
+    known_result: dict[str, Any]
+
+    def spec(self) -> AnySpec:
+        return self.known_spec
+
+    def result(self) -> dict[str, Any]:
+        return self.known_result
+
+
 class Draft:
     """A finding that this process holds, for writing."""
 
@@ -185,8 +199,22 @@ def finding(store: Store, spec: AnySpec) -> Finding:
 
 def findings(store: Store) -> list[Finding]:
     """All finished findings of a store, by name: attacks of every run, then the others."""
+    known: list[Finding] | None = getattr(store, "known_findings", None)
+    if known is not None:
+        return known
     attacks = [found for run in store.runs() for found in attacks_on(run)]
     return [*attacks, *_finished(store.root / "analyses")]
+
+
+def read_findings(store: Store) -> list[Finding]:
+    """The same, read: only those whose spec can't be read stay as they lie on disk."""
+    read: list[Finding] = []
+    for found in findings(store):
+        try:
+            read.append(KnownFinding(found.folder, found.spec(), found.result() or {}))
+        except ValueError:
+            read.append(found)
+    return read
 
 
 def attacks_on(run: Run) -> list[Finding]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from splash_units.lab.findings import Finding, attacks_on
+from splash_units.lab.findings import Finding, findings, read_findings
 from splash_units.lab.spec import AnySpec, AttackSpec, TrainSpec, digest
 from splash_units.lab.store import ID_LENGTH, Run, Store
 
@@ -62,13 +62,19 @@ class Snapshot(Store):
 
     def __init__(self, root: str | Path) -> None:
         super().__init__(root)
-        self.frames = read(Store(root))
+        self.known_findings = read_findings(Store(root))
+        self.frames = _read(self)
 
 
 def read(store: Store) -> Frames:
     """Read a store once."""
-    if isinstance(store, Snapshot):
-        return store.frames
+    return store.frames if isinstance(store, Snapshot) else _read(store)
+
+
+def _read(store: Store) -> Frames:
+    attacks_by_run: dict[str, list[Finding]] = {}
+    for found in findings(store):
+        attacks_by_run.setdefault(found.folder.parent.parent.name, []).append(found)
     runs: list[dict[str, Any]] = []
     epochs: list[dict[str, Any]] = []
     attacks: list[dict[str, Any]] = []
@@ -88,7 +94,7 @@ def read(store: Store) -> Frames:
         history = run.history()
         runs.append(_run_row(run, spec, history))
         epochs.extend({"id": run.id, **_only(numbers, _EPOCH)} for numbers in history)
-        for found in attacks_on(run):
+        for found in attacks_by_run.get(run.id, ()):
             try:
                 attack = found.spec()
             except ValueError as problem:

@@ -6,6 +6,7 @@ training; the others say what is done with trained networks, and hold the traini
 """
 
 import difflib
+import functools
 import hashlib
 import json
 import math
@@ -223,12 +224,13 @@ def canonical_json(spec: BaseModel) -> str:
 
     Leaving defaults out lets a later version add a field without renaming every run there is.
     """
-    fields = spec.model_dump(mode="json", exclude_defaults=True)
-    tagged = {
-        "kind": getattr(spec, "kind", type(spec).__name__),
-        "version": HASH_VERSION,
-        **_plain_number(fields),
-    }
+    kind = getattr(spec, "kind", type(spec).__name__)
+    return _canonical(kind, HASH_VERSION, spec.model_dump_json(exclude_defaults=True))
+
+
+@functools.lru_cache(maxsize=2**16)  # whoever reads a large store asks for each many times
+def _canonical(kind: str, version: int, fields: str) -> str:
+    tagged = {"kind": kind, "version": version, **_plain_number(json.loads(fields))}
     return json.dumps(
         tagged, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
     )

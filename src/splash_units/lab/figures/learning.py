@@ -81,7 +81,7 @@ def _starting_shapes(store: Store, chosen: Chosen, labels: Sequence[str]) -> Dra
     rows = []
     first = chosen.runs.unique("label", keep="first", maintain_order=True)
     for name, run_id in first.select("label", "id").iter_rows():
-        shown = evolutions(Run(store.root, run_id).shapes(), [0.0])[:1]
+        shown = evolutions(Run(store.root, run_id).shapes(), [0.0], GRID)[:1]
         for unit in shown:
             rows += [
                 {"label": name, "x": float(x), "y": float(y)}
@@ -125,7 +125,7 @@ def evolution(store: Store, model: str) -> Drawing:
     run = _evolving_run(store, model)
     spec = run.spec()
     epochs = float(run.shapes()["time"][-1])
-    found = evolutions(run.shapes(), [part * epochs for part in PARTS_SHOWN], GRID)
+    found = evolutions(run.shapes(), [part * epochs for part in PARTS_SHOWN])
     picked = [found[i - 1] for i in LAYERS_SHOWN.get(model, ()) if i <= len(found)] or found
     panels = [_panel(unit, run.inputs(), found.index(unit) + 1) for unit in picked]
     return styled(

@@ -66,15 +66,15 @@ def render(store: Store, *, live: str = "") -> str:
     bundle = embedding.vega_bundle()
     snapshot = Snapshot(store.root)
     content = sort_content(snapshot.frames)
-    judged = verdicts(content, store)
+    judged = verdicts(content, snapshot)
     figures, missing_figures = embedding.figures(snapshot)
     tables, missing_tables = embedding.tables(snapshot, content)
     data = {
         **payload(content),
-        "findings": finding_details(store),
-        "shapes": players(content, store),
+        "findings": finding_details(snapshot),
+        "shapes": players(content, snapshot),
         "attacks": attack_curves(content),
-        "pictures": pictures(content, store),
+        "pictures": pictures(content, snapshot),
         "figures": [figure["chart"] for figure in figures],
         "dark": {**ON_DARK, **embedding.FIGURES_ON_DARK},
         "store": _option(store),
