@@ -7,7 +7,7 @@ import altair as alt
 import numpy as np
 import polars as pl
 
-from splash_units.lab.evolution import GRID, Evolution, evolutions, short_name
+from splash_units.lab.evolution import Evolution, evolutions, short_name
 from splash_units.lab.figures.choosing import Chosen, choose, curves, runs_named
 from splash_units.lab.figures.style import LINES, PALETTE, Drawing, colour, dash, inline, styled
 from splash_units.lab.frames import Frames, read
@@ -16,6 +16,7 @@ from splash_units.lab.store import Run, Store
 VARIANTS = ("relu", "splash", "splash_fixed", "splash_positive", "splash_negative")
 # The paper shows six layers and does not say which.
 LAYERS_SHOWN = {"resnet20": (1, 4, 8, 12, 16, 19)}
+STARTS_SHOWN_AT = np.linspace(-3.0, 3.0, 25)
 PARTS_SHOWN = (0.0, 0.005, 0.025, 0.1, 0.4, 1.0)  # of the epochs: 0, 1, 5, 20, 80, 200 of 200
 
 
@@ -81,12 +82,11 @@ def _starting_shapes(store: Store, chosen: Chosen, labels: Sequence[str]) -> Dra
     rows = []
     first = chosen.runs.unique("label", keep="first", maintain_order=True)
     for name, run_id in first.select("label", "id").iter_rows():
-        shown = evolutions(Run(store.root, run_id).shapes(), [0.0], GRID)[:1]
+        shown = evolutions(Run(store.root, run_id).shapes(), [0.0], STARTS_SHOWN_AT)[:1]
         for unit in shown:
             rows += [
                 {"label": name, "x": float(x), "y": float(y)}
                 for x, y in zip(unit.x, unit.curves[0], strict=True)
-                if abs(x) <= 3
             ]
     return (
         alt.Chart(inline(rows))
