@@ -145,8 +145,8 @@ TRIED = {
     "mlp": {"data": "mnist", "fraction": 0.5},
     "lenet5": {"data": "cifar-10", "fraction": 0.25},
     "resnet20": {**_CIFAR_SHIFTED, "fraction": 0.04096, "batch_size": 32},
-    "nin": {"data": "cifar-10", "fraction": 0.0064, "batch_size": 16},
-    "allcnn": {"data": "cifar-10", "fraction": 0.0064, "batch_size": 16},
+    "nin": {"data": "cifar-10", "fraction": 0.0192, "batch_size": 16},
+    "allcnn": {"data": "cifar-10", "fraction": 0.0192, "batch_size": 16},
 }
 RATES = {
     "sgd": {"mlp": 0.01, "lenet5": 0.01, "resnet20": 0.1, "nin": 0.05, "allcnn": 0.1},
@@ -186,14 +186,11 @@ def threefold() -> Iterator[Job]:
         yield Job("threefold by channel", rule, _spec(rule, **settings, **shared))
 
 
-def epochs() -> Iterator[Job]:
+def epochs(seeds: Sequence[int] = (0, 1, 2)) -> Iterator[Job]:
     """ResNet-20 on all images."""
-    for rule in (LITERAL, DEFAULT, RELU):
-        yield Job(
-            "epochs",
-            rule,
-            _spec(rule, model="resnet20", data="cifar-10", epochs=2, augment="moderate"),
-        )
+    settings = {"model": "resnet20", "data": "cifar-10", "epochs": 2, "augment": "moderate"}
+    for seed, rule in product(seeds, (LITERAL, DEFAULT, RELU)):
+        yield Job("epochs", rule, _spec(rule, seed=seed, **settings))
 
 
 def _spec(rule: Rule, **fields: Any) -> TrainSpec:
