@@ -50,6 +50,7 @@ _LINK_ON_MACOS = ("-undefined", "dynamic_lookup")
 _QUOTED_INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 _UNFINISHED = "building-"
 _TIME_LIMIT = 900.0  # seconds; some forty are usual
+_NOTICE = "building the CPU kernel, once, in {folder}; it takes about a minute"
 
 
 @dataclass(frozen=True)
@@ -113,11 +114,15 @@ def _texts(file: Path, seen: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def library(
-    folder: Path, instruction_set: str, compiler: Compiler | Unavailable, sources: Path = SOURCES
+    folder: Path,
+    instruction_set: str,
+    compiler: Compiler | Unavailable,
+    sources: Path = SOURCES,
+    notice: str | None = _NOTICE,
 ) -> Path:
     """The library for `instruction_set` in the cache `folder`, built if it is not there.
 
-    Without a compiler, what any compiler has built will do.
+    Without a compiler, what any compiler has built will do. A `notice` tells who waits for one.
     """
     units = translation_units(sources, instruction_set)
     name = f"{instruction_set}-torch-{torch.__version__}-{digest(*(unit.key for unit in units))}"
@@ -131,14 +136,22 @@ def library(
     if built := cache.find(folder, name, ".so"):
         return built
     with cache.lock(folder):
-        return cache.find(folder, name, ".so") or _build(folder, name, units, compiler)
+        if (built := cache.find(folder, name, ".so")) is None:
+            built = _build(folder, name, units, compiler, notice)
+        return built
 
 
-def _build(folder: Path, name: str, units: Sequence[TranslationUnit], compiler: Compiler) -> Path:
+def _build(
+    folder: Path,
+    name: str,
+    units: Sequence[TranslationUnit],
+    compiler: Compiler,
+    notice: str | None,
+) -> Path:
     _clear_away_what_was_cut_short(folder)
     try:
         with tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=folder) as work:
-            objects = _objects(folder, Path(work), units, compiler)
+            objects = _objects(folder, Path(work), units, compiler, notice)
             linked = Path(work, "library.so")
             link = [*compiler.command, *map(str, objects), f"-L{_TORCH / 'lib'}", *_LINK]
             link += _LINK_ON_MACOS if sys.platform == "darwin" else ()
@@ -157,25 +170,22 @@ def _clear_away_what_was_cut_short(folder: Path) -> None:
 
 
 def _objects(
-    folder: Path, work: Path, units: Iterable[TranslationUnit], compiler: Compiler
+    folder: Path,
+    work: Path,
+    units: Iterable[TranslationUnit],
+    compiler: Compiler,
+    notice: str | None,
 ) -> list[Path]:
     maker = digest(compiler.identity)
     found = {unit: cache.find(folder, f"{unit.name}-{maker}", ".o") for unit in units}
     missing = [unit for unit, path in found.items() if path is None]
     if missing:
-        _announce(folder)
+        if notice:
+            print("splash_units:", notice.format(folder=folder), file=sys.stderr, flush=True)
         _compile(missing, work, compiler)
     for unit in missing:
         found[unit] = cache.store(folder, f"{unit.name}-{maker}", work / f"{unit.source}.o")
     return [path for path in found.values() if path is not None]
-
-
-def _announce(folder: Path) -> None:
-    print(
-        f"splash_units: building the CPU kernel, once, in {folder}; it takes about a minute",
-        file=sys.stderr,
-        flush=True,
-    )
 
 
 def _compile(units: Iterable[TranslationUnit], work: Path, compiler: Compiler) -> None:

@@ -6,7 +6,8 @@ none: flip, rotation, scale and shift with bilinear sampling, and colour jitter.
 
 What moves in from outside an image is the channel's mean, which the networks' standardisation
 turns into zero. All randomness comes from one CPU generator in a few draws per batch, so that a
-seed fixes it on every device.
+seed fixes it on every device. The torch operations here define what is computed; on the CPU
+`native` does it faster where it can.
 
 Batches are (B, P, H, W, K) here: P planes of pixels that have K values side by side, which is
 (C, 1) for images that are contiguous and (1, C) for those with channels last. A row lies together
@@ -21,6 +22,8 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
+
+from . import native
 
 MAX_SHIFT = 5  # pixels
 MAX_ROTATION = math.radians(15)
@@ -52,18 +55,53 @@ def none(fill: Tensor, shape: tuple[int, ...]) -> Augmentation:
 def moderate(fill: Tensor, shape: tuple[int, ...]) -> Augmentation:
     """Random flips and whole-pixel shifts."""
     _, planes, _, _, values = shape
-    canvas = filled_canvas(fill.view(planes, 1, 1, values), shape, MAX_SHIFT)
+    kernels = native.load() if fill.is_cpu else None
+    if kernels is None:
+        canvas = filled_canvas(fill.view(planes, 1, 1, values), shape, MAX_SHIFT)
 
     def augment(pixels: Tensor, generator: Generator | None) -> Tensor:
         flipped = torch.rand(len(pixels), generator=generator) < 0.5
-        shifts = torch.randint(-MAX_SHIFT, MAX_SHIFT + 1, (2, len(pixels)), generator=generator)
-        return flip_and_shift(pixels, flipped, shifts[0], shifts[1], canvas)
+        down, right = torch.randint(
+            -MAX_SHIFT, MAX_SHIFT + 1, (2, len(pixels)), generator=generator
+        )
+        if kernels is not None:
+            return kernels.flip_and_shift(pixels, flipped, down, right, fill)
+        return flip_and_shift(pixels, flipped, down, right, canvas)
 
     return augment
 
 
 def heavy(fill: Tensor, shape: tuple[int, ...]) -> Augmentation:
     """Random flips, rotations, scales, shifts and colours."""
+    kernels = native.load() if fill.is_cpu else None
+    change = _change_in_torch(fill, shape) if kernels is None else _change_by(kernels, fill)
+
+    def augment(pixels: Tensor, generator: Generator | None) -> Tensor:
+        flipped = torch.rand(len(pixels), generator=generator) < 0.5
+        drawn = 2 * torch.rand(8, len(pixels), generator=generator) - 1
+        return change(pixels, flipped, RANGES * drawn[:4], 1 + FACTORS * drawn[4:])
+
+    return augment
+
+
+# What `heavy` does to pixels, given who is flipped, the amounts in the order of RANGES and the
+# factors in that of FACTORS.
+_Change = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def _change_by(kernels: native.Kernels, fill: Tensor) -> _Change:
+    """In one pass over the pixels."""
+    grey, turn = (GREY, TURN) if len(fill) == 3 else (torch.ones(1, 1), torch.zeros(1, 1))
+    luma, turn = grey[0].contiguous(), turn.contiguous()
+
+    def change(pixels: Tensor, flipped: Tensor, amounts: Tensor, factors: Tensor) -> Tensor:
+        return kernels.warp_and_recolour(pixels, flipped, amounts, factors, luma, turn, fill)
+
+    return change
+
+
+def _change_in_torch(fill: Tensor, shape: tuple[int, ...]) -> _Change:
+    """As torch operations, colours first, so that the fill stays the plain mean."""
     count, planes, height, width, values = shape
     channels = planes * values
     # Every batch uses the same memory: to get new pages from the system takes longer than to
@@ -74,21 +112,18 @@ def heavy(fill: Tensor, shape: tuple[int, ...]) -> Augmentation:
         fill.view(channels, 1, 1, 1), (count, channels, height, width, 1), margin=1
     ).squeeze(4)
 
-    def augment(pixels: Tensor, generator: Generator | None) -> Tensor:
+    def change(pixels: Tensor, flipped: Tensor, amounts: Tensor, factors: Tensor) -> Tensor:
         size = len(pixels)
-        flipped = torch.rand(size, generator=generator) < 0.5
-        drawn = 2 * torch.rand(8, size, generator=generator) - 1
-        angle, down, right, hue = RANGES * drawn[:4]
-        scale, brightness, contrast, saturation = 1 + FACTORS * drawn[4:]
+        angle, down, right, hue = amounts
+        scale, brightness, contrast, saturation = factors
         images[:size].copy_(pixels.movedim(4, 2).reshape(size, channels, height, width))
-        # Colours first, so that the fill stays the plain mean.
         recolour(images[:size], brightness / 255, contrast, saturation, hue, recoloured[:size])
         framed = canvas[:size]
         torch.clamp(recoloured[:size], 0, 1, out=framed[:, :, 1:-1, 1:-1])
         warped = warp(framed, flipped, angle, scale, down, right, grid[:size])
         return warped.view(size, planes, values, height, width).movedim(2, 4)
 
-    return augment
+    return change
 
 
 AUGMENTATIONS: dict[str, Callable[[Tensor, tuple[int, ...]], Augmentation]] = {
