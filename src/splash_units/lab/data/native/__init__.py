@@ -1,4 +1,4 @@
-"""Augmentation on the CPU in C++, built like the SPLASH kernel: about a quarter of torch's time.
+"""Augmentation on the CPU in C++, built and threaded like the SPLASH kernel.
 
 Where it can't be built or loaded, or `SPLASH_KERNEL=reference` asks for plain torch, `load` gives
 None and the torch operations in `augment` serve, which define what is computed.
@@ -79,7 +79,7 @@ def _attempt() -> Kernels | None:
         compiler = error
     try:
         folder, instruction_set = built.default_folder(), chosen_instruction_set()
-        # It takes a second or two, too little for a notice.
+        # It takes a few seconds, too little for a notice.
         return Kernels(building.library(folder, instruction_set, compiler, SOURCES, notice=None))
     except (Unavailable, OSError):
         return None

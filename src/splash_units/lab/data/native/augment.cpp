@@ -2,7 +2,9 @@
 //
 // augment.py has the same in torch operations, which define it. Here an image stays in the first
 // cache from its bytes to its result. Flips and shifts give the same bits; warps and colours round
-// otherwise. One thread does it all: it is too little to divide, and depends on no number of them.
+// otherwise. Threads, which are torch's, share out whole images, so their number changes no bit.
+
+#include <torch/csrc/stable/c/shim.h>
 
 #include <algorithm>
 #include <cmath>
@@ -10,6 +12,17 @@
 #include <vector>
 
 namespace {
+
+// Call work(begin, end) for stretches of `count` images, in parallel.
+template <typename Work>
+void share_out(int64_t count, const Work& work) {
+  // Fewer images than this take less time than it takes to wake a thread.
+  constexpr int64_t worth_a_thread = 32;
+  const auto call = [](int64_t begin, int64_t end, void* work) {
+    (*static_cast<const Work*>(work))(begin, end);
+  };
+  torch_parallel_for(0, count, worth_a_thread, call, const_cast<Work*>(&work));
+}
 
 // --- flips and shifts -------------------------------------------------------------------------
 
@@ -35,6 +48,37 @@ void copy_row_mirrored(const uint8_t* row, int64_t count, int64_t values, float*
   if (values == 3) return copy_row_mirrored<3>(row, count, out);
   for (int64_t i = 0; i < count; ++i)
     copy_row(row + (count - 1 - i) * values, values, out + i * values);
+}
+
+struct Shape {
+  int64_t planes, height, width, values;
+};
+
+void flip_and_shift(const Shape& shape, const uint8_t* image, bool flipped, int64_t down,
+                    int64_t right, const float* fill, float* out) {
+  const auto [planes, height, width, values] = shape;
+  const int64_t before = std::clamp(right, int64_t{0}, width);
+  const int64_t after = std::clamp(-right, int64_t{0}, width);
+  const int64_t seen = width - before - after;
+  // Mirrored, a row loses its other end.
+  const int64_t first = flipped ? before : after;
+  for (int64_t plane = 0; plane < planes; ++plane, fill += values) {
+    for (int64_t y = 0; y < height; ++y, out += width * values) {
+      const int64_t source = y - down;
+      if (source < 0 || source >= height) {
+        fill_pixels(out, width, fill, values);
+        continue;
+      }
+      const uint8_t* row = image + ((plane * height + source) * width + first) * values;
+      float* visible = out + before * values;
+      fill_pixels(out, before, fill, values);
+      if (flipped)
+        copy_row_mirrored(row, seen, values, visible);
+      else
+        copy_row(row, seen * values, visible);
+      fill_pixels(visible + seen * values, after, fill, values);
+    }
+  }
 }
 
 // --- warps and colours ------------------------------------------------------------------------
@@ -123,15 +167,16 @@ struct Frame {
     }
   }
 
-  void recolour(const uint8_t* source, const L& layout, const Recolouring<channels>& colours) {
-    const int64_t apart = layout.between_channels();
-    float* out = row.data();
-    for (int64_t x = 0; x < layout.width; ++x)
-      for (int to = 0; to < channels; ++to) {
+  void recolour(const uint8_t* __restrict source, const L& layout,
+                const Recolouring<channels> colours) {
+    const int64_t count = layout.width, apart = layout.between_channels();
+    float* __restrict out = row.data();
+    for (int to = 0; to < channels; ++to)
+      for (int64_t x = 0; x < count; ++x) {
         float value = colours.offset;
         for (int from = 0; from < channels; ++from)
           value += colours.matrix[to][from] * source[x * L::between_pixels + from * apart];
-        out[to * layout.width + x] = std::min(std::max(value, 0.0f), 1.0f);
+        out[to * count + x] = std::min(std::max(value, 0.0f), 1.0f);
       }
   }
 };
@@ -214,11 +259,11 @@ struct Batch {
 };
 
 template <typename L>
-void warp_and_recolour(const Batch& batch) {
+void warp_and_recolour(const Batch& batch, int64_t begin, int64_t end) {
   const L layout{batch.height, batch.width};
   Frame<L> frame(layout, batch.fill);
   Sources sources(layout.width);
-  for (int64_t i = 0; i < batch.count; ++i) {
+  for (int64_t i = begin; i < end; ++i) {
     const uint8_t* image = batch.images + i * layout.size();
     float* out = batch.out + i * layout.size();
     const Change change = batch.change(i);
@@ -242,31 +287,12 @@ void splash_flip_and_shift(const uint8_t* images, int64_t count, int64_t planes,
                            int64_t width, int64_t values, const uint8_t* flipped,
                            const int64_t* down, const int64_t* right, const float* fill,
                            float* out) {
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t before = std::clamp(right[i], int64_t{0}, width);
-    const int64_t after = std::clamp(-right[i], int64_t{0}, width);
-    const int64_t seen = width - before - after;
-    // Mirrored, a row loses its other end.
-    const int64_t first = flipped[i] ? before : after;
-    for (int64_t plane = 0; plane < planes; ++plane) {
-      const float* filling = fill + plane * values;
-      for (int64_t y = 0; y < height; ++y, out += width * values) {
-        const int64_t source = y - down[i];
-        if (source < 0 || source >= height) {
-          fill_pixels(out, width, filling, values);
-          continue;
-        }
-        const int64_t row = ((i * planes + plane) * height + source) * width + first;
-        float* visible = out + before * values;
-        fill_pixels(out, before, filling, values);
-        if (flipped[i])
-          copy_row_mirrored(images + row * values, seen, values, visible);
-        else
-          copy_row(images + row * values, seen * values, visible);
-        fill_pixels(visible + seen * values, after, filling, values);
-      }
-    }
-  }
+  const int64_t size = planes * height * width * values;
+  share_out(count, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      flip_and_shift({planes, height, width, values}, images + i * size, flipped[i] != 0, down[i],
+                     right[i], fill, out + i * size);
+  });
 }
 
 // As above, for one channel or three. ranges are (4, count): angle, down, right, hue; factors are
@@ -277,12 +303,10 @@ void splash_warp_and_recolour(const uint8_t* images, int64_t count, int64_t plan
                               const float* ranges, const float* factors, const float* luma,
                               const float* turn, const float* fill, float* out) {
   const Batch batch{images, count, height, width, flipped, ranges, factors, luma, turn, fill, out};
-  if (planes * values == 1)
-    warp_and_recolour<Layout<1, false>>(batch);
-  else if (values == 1)
-    warp_and_recolour<Layout<3, false>>(batch);
-  else
-    warp_and_recolour<Layout<3, true>>(batch);
+  const auto augment = planes * values == 1 ? warp_and_recolour<Layout<1, false>>
+                       : values == 1        ? warp_and_recolour<Layout<3, false>>
+                                            : warp_and_recolour<Layout<3, true>>;
+  share_out(count, [&](int64_t begin, int64_t end) { augment(batch, begin, end); });
 }
 
 }  // extern "C"
