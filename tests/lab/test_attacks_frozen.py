@@ -5,7 +5,7 @@ import torch
 from attack_models import digits
 from torch import nn
 
-from splash_units.lab.attacks.frozen import cheaper_pools, frozen
+from splash_units.lab.attacks.frozen import cheaper_layers, frozen
 
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
@@ -56,7 +56,7 @@ OTHER_POOLS = {
 
 @pytest.mark.parametrize("name", OTHER_POOLS)
 def test_other_pools_are_left_alone(name):
-    assert not list(cheaper_pools(OTHER_POOLS[name]))
+    assert not list(cheaper_layers(OTHER_POOLS[name]))
 
 
 def test_a_network_gives_the_same_logits_and_is_left_as_it_was():
@@ -87,4 +87,4 @@ def test_what_somebody_replaced_stays_replaced():
 def test_a_compiled_network_keeps_what_was_compiled():
     compiled = nn.Module()  # torch.compile wraps a network like this
     compiled._orig_mod = nn.Sequential(nn.MaxPool2d(2))
-    assert not list(cheaper_pools(compiled))
+    assert not list(cheaper_layers(compiled))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from splash_units.lab.attacks.frozen import halves, max_pool
+from splash_units.lab.attacks.pools import halves, max_pool
 from splash_units.lab.attacks.reach import Site, Window
 
 Values = dict[fx.Node, Any]

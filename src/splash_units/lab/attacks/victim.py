@@ -110,9 +110,12 @@ class Victim:
             return F.cross_entropy(logits, labels[self._asking_for], reduction="sum")
 
         answers = []
-        for block in torch.split(torch.arange(len(images), device=images.device), self.width):
-            self.ask_for(block)
-            answers.append(self.gradient(images[block], loss))
+        everything = torch.arange(len(images), device=images.device)
+        for block, owners in zip(
+            torch.split(images, self.width), torch.split(everything, self.width), strict=True
+        ):
+            self.ask_for(owners)
+            answers.append(self.gradient(block, loss))
         logits, gradients = zip(*answers, strict=True)
         return torch.cat(logits), torch.cat(gradients)
 
