@@ -11,11 +11,14 @@ import pytest
 import tiny_lab
 import torch
 
+from splash_units import Splash
 from splash_units.lab import runner
+from splash_units.lab.data import native
 from splash_units.lab.events import EpochDone, Progress, Started
 from splash_units.lab.runner import Found, Waiting, complete, load_network, run
 from splash_units.lab.spec import TrainSpec
 from splash_units.lab.store import Store
+from splash_units.lab.training import train
 
 # 8 steps an epoch
 SPEC = TrainSpec(model="tiny", data="blobs", scale="smoke", batch_size=32, epochs=4)
@@ -70,6 +73,47 @@ def test_a_finished_run_has_all_it_should(finished):
     shapes = finished.shapes()
     assert shapes["time"].tolist() == [0, 0.125, 0.25, 0.5, 1, 2, 3, 4]
     assert {name.rpartition(".")[2] for name in shapes} == {"time", "a_pos", "a_neg", "hinges"}
+
+
+def started(**changes):
+    return next(train(SPEC.model_copy(update=changes), threads=1))
+
+
+@pytest.mark.parametrize("forced", [None, "native", "reference"])
+def test_a_compiled_run_says_what_stands_in_its_graph(monkeypatch, forced):
+    if forced is None:
+        monkeypatch.delenv("SPLASH_KERNEL", raising=False)
+    else:
+        monkeypatch.setenv("SPLASH_KERNEL", forced)
+    targets = set()
+
+    def backend(graph, _):
+        targets.update(node.target for node in graph.graph.nodes)
+        return graph.forward
+
+    torch.compiler.reset()
+    torch.compile(Splash(), backend=backend)(torch.randn(4, 3))
+    assert targets
+    kernel = runner._kernel(SPEC.model_copy(update={"compile": True}), started())
+    if torch.ops.splash_units.splash.default in targets:
+        assert kernel.startswith("native")
+    else:
+        assert kernel == "the equation, compiled"
+    assert forced is None or (kernel.startswith("native") == (forced == "native"))
+
+
+def test_a_run_without_splash_units_names_no_kernel():
+    assert runner._kernel(SPEC, started(unit="relu")) is None
+
+
+def test_a_run_says_what_augments_its_images(monkeypatch):
+    moderate = SPEC.model_copy(update={"augment": "moderate"})
+    monkeypatch.setenv("SPLASH_KERNEL", "reference")
+    assert runner._augmentation(moderate, started()) == "torch"
+    assert runner._augmentation(SPEC, started()) is None
+    monkeypatch.delenv("SPLASH_KERNEL")
+    found = "native" if native.load() else "torch"
+    assert runner._augmentation(moderate, started()) == found
 
 
 def test_the_network_comes_back_without_its_data(finished):
@@ -217,7 +261,8 @@ def test_a_changed_recipe_starts_an_unfinished_run_anew(tmp_path, monkeypatch, f
         work.save_checkpoint(state, tensors)
     first = next(run(SPEC, store, threads=1))
     assert first.epochs_done == 0
-    assert complete(SPEC, store).result()["model_sha256"] == finished.result()["model_sha256"]
+    anew = complete(SPEC, store, threads=1)
+    assert anew.result()["model_sha256"] == finished.result()["model_sha256"]
 
 
 def wait_for(path, process):

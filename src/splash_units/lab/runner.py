@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from splash_units.lab import plugins
 from splash_units.lab.assembly import load_network as load_network
+from splash_units.lab.data import native
 from splash_units.lab.events import (
     Checkpoint,
     Diverged,
@@ -142,6 +143,7 @@ def _provenance(work: Work, spec: TrainSpec, start: Started, *, resumed: bool) -
         **describe_machine(),
         "plugins": list(plugins.loaded()),
         "kernel": _kernel(spec, start),
+        "augmentation": _augmentation(spec, start),
         "device": start.device,
         "threads": start.threads,
         "epochs_done": start.epochs_done,
@@ -164,11 +166,20 @@ def _kernel(spec: TrainSpec, start: Started) -> str | None:
 
     if not start.constants:
         return None
-    if spec.compile:
-        return "the equation, compiled"
-    if forced := os.environ.get("SPLASH_KERNEL"):
-        return forced
-    return kernel_in_use(start.device)
+    forced = os.environ.get("SPLASH_KERNEL")
+    if spec.compile and forced != "triton":
+        # The operators of the CPU kernel stand in compiled graphs; elsewhere the equation does, and
+        # is fused with its neighbours.
+        served = "reference" if forced == "reference" else kernel_in_use(start.device)
+        return served if served.startswith("native") else "the equation, compiled"
+    return forced or kernel_in_use(start.device)
+
+
+def _augmentation(spec: TrainSpec, start: Started) -> str | None:
+    """What augments the images of a run; None if nothing does."""
+    if spec.augment == "none":
+        return None
+    return "native" if start.device == "cpu" and native.load() else "torch"
 
 
 def _state(checkpoint: Checkpoint, start: Started) -> dict[str, Any]:
