@@ -53,7 +53,7 @@ class Input(nn.Module):
             top, left = missing_rows // 2, missing_columns // 2
             border = (left, missing_columns - left, top, missing_rows - top)
             images = nn.functional.pad(images, border)
-        return (images - self.mean) / self.std
+        return (images - self.mean).div_(self.std)
 
     def extra_repr(self) -> str:
         return f"size={self.size[0]}x{self.size[1]}, channels={self.mean.shape[1]}"

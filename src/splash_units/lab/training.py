@@ -108,7 +108,7 @@ def train(
         network.train()
         batches = training_batches(spec, planned, images, epoch, wants_channels_last(network))
         dropout_seed = stream_seed(spec.seed, "dropout", epoch)
-        clock, tally, step = Clock(place, split_seconds), Tally(place), 0
+        clock, tally, step = Clock(place, split_seconds), Tally(), 0
         while step < planned.steps:
             before = snapshot(slopes)
             pause = min((s for s in early if s > step and epoch == 0), default=planned.steps)
@@ -167,26 +167,38 @@ def train(
 
 
 class Tally:
-    """Loss and errors summed on the device: reading them is what waits for it, adding is not."""
+    """Loss and errors of batches, put aside and counted when they are asked for.
 
-    def __init__(self, place: torch.device) -> None:
-        self.images = 0
-        self._loss = torch.zeros((), device=place)
-        self._wrong = torch.zeros((), dtype=torch.int64, device=place)
+    Adding a batch waits for no device and costs nothing beside a step. The sum goes batch by batch,
+    so that it does not depend on when it was asked for.
+    """
+
+    def __init__(self) -> None:
+        self._aside: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._images, self._loss, self._wrong = 0, 0.0, 0
 
     def add(self, loss: Tensor, logits: Tensor, labels: Tensor) -> bool:
         """Add a batch; False if its loss is known not to be finite (a CPU knows at once)."""
-        loss = loss.detach()
-        self.images += len(labels)
-        self._loss += loss * len(labels)
-        self._wrong += (logits.detach().argmax(1) != labels).sum()
-        return loss.device.type != "cpu" or math.isfinite(loss.item())
+        self._aside.append((loss.detach(), logits.detach(), labels))
+        return not loss.is_cpu or math.isfinite(loss.item())
 
     def loss(self) -> float:
-        return self._loss.item() / max(1, self.images)
+        self._count()
+        return self._loss / max(1, self._images)
 
     def error(self) -> float:
-        return int(self._wrong.item()) / max(1, self.images)
+        self._count()
+        return self._wrong / max(1, self._images)
+
+    def _count(self) -> None:
+        if not self._aside:
+            return
+        losses, logits, labels = zip(*self._aside, strict=True)
+        self._aside.clear()
+        for loss, batch in zip(torch.stack(losses).tolist(), labels, strict=True):
+            self._loss += loss * len(batch)
+            self._images += len(batch)
+        self._wrong += int((torch.cat(logits).argmax(1) != torch.cat(labels)).sum())
 
 
 def resident(images: data.DataSet, place: torch.device, channels_last: bool) -> data.DataSet:
@@ -242,7 +254,7 @@ def evaluate(
 ) -> Tally:
     """Loss and error on `count` of the test images, in eval mode; the network's mode is kept."""
     place = images.test_images.device
-    tally = Tally(place)
+    tally = Tally()
     was_training = network.training
     network.eval()
     batches = data.batches(
