@@ -158,7 +158,7 @@ def hooked() -> nn.Sequential:
 
 
 OTHER_CHAINS = {
-    "wide": nn.Sequential(nn.Conv2d(3, 16, 3), nn.MaxPool2d(2)),
+    "wide": nn.Sequential(nn.Conv2d(3, 17, 3), nn.MaxPool2d(2)),
     "with stride": nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.MaxPool2d(2)),
     "an even kernel": nn.Sequential(nn.Conv2d(3, 4, 4), nn.MaxPool2d(2)),
     "padded by mirrors": nn.Sequential(

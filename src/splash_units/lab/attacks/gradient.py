@@ -186,8 +186,8 @@ class FGSM(Attack):
     def perturb(self, victim: Victim, task: Task) -> Tensor:
         if not self.random_start and victim.clean_gradient is not None:
             task.ticker.advance(len(task))
-            sign = victim.clean_gradient[task.owners].sign_()
-            return torch.add(task.images, sign, alpha=self.eps).clamp_(0, 1)
+            step = victim.clean_gradient[task.owners].sign_()
+            return torch.add(task.images, step, alpha=self.eps, out=step).clamp_(0, 1)
         one_step = PGD(
             self.eps,
             steps=1,

@@ -53,6 +53,11 @@ def largest(x: Tensor, quarters: Quarters) -> Tensor:
     return torch.maximum(torch.maximum(a, b), torch.maximum(c, d))
 
 
+def is_greater(x: Tensor, y: Tensor) -> Tensor:
+    """1 or 0, in numbers to multiply with: booleans would have to become such first."""
+    return torch.gt(x, y, out=torch.empty_like(x))
+
+
 class LargestOfFour(torch.autograd.Function):
     """`largest`; its backward knows which of two won, three times."""
 
@@ -60,7 +65,7 @@ class LargestOfFour(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, quarters: Quarters) -> Tensor:
         a, b, c, d = quarters(x)
         top, bottom = torch.maximum(a, b), torch.maximum(c, d)
-        ctx.save_for_backward(b > a, d > c, bottom > top)
+        ctx.save_for_backward(is_greater(b, a), is_greater(d, c), is_greater(bottom, top))
         ctx.quarters, ctx.shape = quarters, x.shape
         return torch.maximum(top, bottom)
 
