@@ -12,6 +12,7 @@ from splash_units import Splash
 from splash_units.lab import figures
 from splash_units.lab.evolution import evolutions, nearest, short_name, splash_curves
 from splash_units.lab.figures.choosing import Missing, means
+from splash_units.lab.figures.images import magnified
 from splash_units.lab.figures.style import colours
 from splash_units.lab.findings import claim
 from splash_units.lab.inputs import EDGES
@@ -224,8 +225,40 @@ def test_success_and_what_is_left(store):
     }  # fmt: skip
     rows = [row for row in data_of(figures.draw("worst-case", store)) if "mean" in row]
     assert {row["label"]: row["mean"] for row in rows} == {"relu": 0, "splash": 75}
-    urls = [row for row in data_of(figures.draw("adversarial", store)) if "url" in row]
-    assert all(row["url"].startswith("data:image/png;base64,") for row in urls)
+
+
+def test_images_of_every_attack_once(store):
+    for unit, fooled in (("relu", 0), ("splash", 2), ("swish", 4)):
+        finished(store, spec(unit))
+        for eps in (0.02, 0.04):
+            attack = AttackSpec(train=spec(unit), attack="fgsm", options={"eps": eps})
+            attacked(store, attack, fooled)
+    rows = [row for row in data_of(figures.draw("adversarial", store)) if "url" in row]
+    assert {row["attack"] for row in rows} == {"fgsm eps 0.02", "fgsm eps 0.04"}
+    for attack in ("fgsm eps 0.02", "fgsm eps 0.04"):
+        shown = [(row["kind"], row["column"]) for row in rows if row["attack"] == attack]
+        assert len(shown) == len(set(shown)) in (3 * 2, 3 * 4)  # of one unit that was fooled
+    before, after = (
+        {row["url"] for row in rows if row["kind"] == kind} for kind in ("before", "after")
+    )
+    assert all(url.startswith("data:image/png;base64,") for url in before | after)
+    assert not before & after
+
+
+def test_a_change_is_seen_however_small():
+    change = np.array([[[0.0, 0.01], [-0.005, 0.0]]])
+    picture, factor = magnified(change)
+    assert factor == 50
+    assert picture.tolist() == [[[0.5, 1.0], [0.25, 0.5]]]
+    assert magnified(0 * change)[0].tolist() == [[[0.5, 0.5], [0.5, 0.5]]]
+
+
+def test_of_settings_with_as_many_attacks_always_the_same_is_shown(store):
+    for model in ("resnet20", "nin", "lenet5", "allcnn", "mlp"):
+        train = spec("relu", model=model)
+        finished(store, train)
+        attacked(store, AttackSpec(train=train, attack="fgsm", options={"eps": 0.02}), 1)
+    assert "allcnn on digits" in json.dumps(figures.draw("success-eps", store).to_dict())
 
 
 def test_distance_to_the_nearest_mistake(store):

@@ -1,25 +1,29 @@
 """How networks stand up to attacks: success against a budget, worst case, transfer, images."""
 
-import base64
-import io
 import json
+from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import numpy as np
 import polars as pl
 
 from splash_units.lab.figures.choosing import SCALES, Missing, means
+from splash_units.lab.figures.images import data_url, magnified
 from splash_units.lab.figures.style import Drawing, colour, dash, inline, styled
 from splash_units.lab.findings import Finding, findings
 from splash_units.lab.frames import SETTING, label, read
 from splash_units.lab.spec import AttackSpec, TransferSpec
 from splash_units.lab.store import Store
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 L2_GRID = np.linspace(0.0, 2.0, 81)
 IMAGES_SHOWN = 5
 ENLARGED = 96
+KINDS = ("before", "change, magnified", "after")
 
 
 def success_against_eps(store: Store) -> Drawing:
@@ -122,32 +126,26 @@ def transfer(store: Store) -> Drawing:
 def adversarial_images(store: Store) -> Drawing:
     """Some images before and after an attack, and the change between them, magnified."""
     rows: list[dict[str, Any]] = []
+    shown: set[str] = set()
     for found, spec in _attacks(store):
-        tensors = found.tensors()
-        if "clean" not in tensors or any(row["attack"] == _attack_name(spec) for row in rows):
+        name = _attack_name(spec)
+        if name in shown:
             continue
-        fooled = tensors["fooled"].nonzero().flatten()[:IMAGES_SHOWN].tolist()
-        for column, at in enumerate(fooled):
-            clean, changed = tensors["clean"][at].numpy(), tensors["images"][at].numpy()
-            change = changed - clean
-            most = float(np.abs(change).max()) or 1.0
-            for kind, picture in (
-                ("before", clean),
-                ("change, magnified", 0.5 + 0.5 * change / most),
-                ("after", changed),
-            ):
-                rows.append({"attack": _attack_name(spec), "kind": kind, "column": column,
-                             "url": _data_url(picture)})  # fmt: skip
+        fooled = found.tensors("fooled")["fooled"].nonzero().flatten()[:IMAGES_SHOWN].tolist()
+        if fooled:
+            shown.add(name)
+            rows += _image_rows(name, found.rows(fooled, "clean", "images"))
     if not rows:
         raise Missing("no attack has fooled a network yet", "splash run fgsm")
-    kinds = ["before", "change, magnified", "after"]
     chart = (
         alt.Chart()
         .mark_image(width=46, height=46)
         .encode(
             x=alt.X("column:O", axis=None),
-            y=alt.Y("kind:N", sort=kinds, title=None, axis=alt.Axis(domain=False, ticks=False)),
-            url="url:N",
+            y=alt.Y(
+                "kind:N", sort=list(KINDS), title=None, axis=alt.Axis(domain=False, ticks=False)
+            ),
+            url=alt.Url("url:N"),
         )
         .properties(width=50 * IMAGES_SHOWN, height=150)
         .facet(facet=alt.Facet("attack:N", title=None), columns=2, data=inline(rows))
@@ -155,19 +153,32 @@ def adversarial_images(store: Store) -> Drawing:
     return styled(chart, "What the attacks did", ["grey is no change"])
 
 
+def _image_rows(attack: str, images: "dict[str, Tensor]") -> Iterator[dict[str, Any]]:
+    """One row a picture: each image before and after, and the change around grey."""
+    for column, (clean, changed) in enumerate(zip(images["clean"], images["images"], strict=True)):
+        change, _ = magnified((changed - clean).numpy())
+        for kind, image in zip(KINDS, (clean.numpy(), change, changed.numpy()), strict=True):
+            url = data_url(image, ENLARGED)
+            yield {"attack": attack, "kind": kind, "column": column, "url": url}
+
+
 def _lines(x: str, y: str, title: str, labels: list[str], *, points: bool = True,
            band: bool = True, data: Any = alt.Undefined) -> Drawing:  # fmt: skip
     base = alt.Chart().encode(
         x=alt.X(f"{x}:Q", title={"eps": "eps (Linf)", "l2": "L2"}.get(x, x)),
         color=colour(labels),
-        tooltip=["label:N", f"{x}:Q", alt.Tooltip(f"{y}:Q", format=".1f", title=title)],
+        tooltip=[
+            alt.Tooltip("label:N"),
+            alt.Tooltip(f"{x}:Q"),
+            alt.Tooltip(f"{y}:Q", format=".1f", title=title),
+        ],
     )
     mark: dict[str, Any] = {"point": alt.OverlayMarkDef(size=30)} if points else {}
     line = base.mark_line(strokeWidth=2, **mark).encode(
         y=alt.Y(f"{y}:Q", title=title, scale=alt.Scale(domain=[0, 100])),
         strokeDash=dash(labels),
     )
-    bars = base.mark_rule(opacity=0.6).encode(y="low:Q", y2="high:Q")
+    bars = base.mark_rule(opacity=0.6).encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q"))
     layers = [bars.transform_filter("isValid(datum.low)"), line] if band else [line]
     return alt.layer(*layers, data=data)
 
@@ -193,8 +204,9 @@ def _one_setting(attacks: pl.DataFrame, wanted: pl.Expr, *, study: str) -> tuple
 
 
 def _fullest(settings: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """The setting that occurs most; of equals the larger scale."""
-    return max(set(settings), key=lambda s: (settings.count(s), -SCALES.index(s[3])))
+    """The setting that occurs most; of equals the larger scale, then the first by name."""
+    counted = Counter(sorted(settings))
+    return max(counted, key=lambda s: (counted[s], -SCALES.index(s[3])))
 
 
 def _words(setting: tuple[Any, ...]) -> str:
@@ -215,15 +227,3 @@ def _attack_name(spec: AttackSpec) -> str:
     shown = {key: value for key, value in spec.options.items() if key in ("eps", "k")}
     options = ", ".join(f"{key} {json.dumps(value)}" for key, value in shown.items())
     return f"{spec.attack} {options}".strip()
-
-
-def _data_url(picture: np.ndarray[Any, Any]) -> str:
-    """A (C, H, W) image in [0, 1] as a PNG inside an address, enlarged without blurring."""
-    from PIL import Image
-
-    pixels = (picture.clip(0, 1) * 255).round().astype(np.uint8)
-    pixels = pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)
-    image = Image.fromarray(pixels).resize((ENLARGED, ENLARGED), Image.Resampling.NEAREST)
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

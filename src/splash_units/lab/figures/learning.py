@@ -114,7 +114,7 @@ def _loss_chart(frames: Frames, chosen: Chosen, labels: Sequence[str]) -> Any:
         ],
     )
     loss = alt.Y("mean:Q", title="training loss", scale=alt.Scale(type="log", nice=False))
-    band = base.mark_area(opacity=0.12).encode(y="low:Q", y2="high:Q")
+    band = base.mark_area(opacity=0.12).encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q"))
     line = base.mark_line(strokeWidth=2).encode(y=loss, strokeDash=dash(labels))
     several = any(row["low"] is not None and row["low"] > 0 for row in rows)
     return alt.layer(band.transform_filter("datum.low > 0"), line) if several else line
@@ -172,16 +172,20 @@ def _panel(unit: Evolution, inputs: dict[str, Any], number: int) -> Drawing:
                 sort=times,
                 scale=alt.Scale(domain=times, range=shades),
             ),
-            strokeWidth=alt.condition(
-                f"datum.order == {len(times) - 1}", alt.value(2.6), alt.value(1.2)
+            strokeWidth=alt.StrokeWidthValue(
+                1.2, condition={"test": f"datum.order == {len(times) - 1}", "value": 2.6}
             ),
-            detail="time:N",
-            tooltip=[alt.Tooltip("time:N", title="epoch"), "x:Q", alt.Tooltip("y:Q", format=".3f")],
+            detail=alt.Detail("time:N"),
+            tooltip=[
+                alt.Tooltip("time:N", title="epoch"),
+                alt.Tooltip("x:Q"),
+                alt.Tooltip("y:Q", format=".3f"),
+            ],
         )
     )
     title = alt.TitleParams(f"{number}: {unit.layer}", fontSize=11, fontWeight="normal")
     layers = [*_histogram(unit, inputs), lines]
-    return alt.layer(*layers).properties(width=200, height=130, title=title)
+    return alt.layer(*layers, width=200, height=130, title=title)
 
 
 def _histogram(unit: Evolution, inputs: dict[str, Any]) -> list[Drawing]:
@@ -196,7 +200,7 @@ def _histogram(unit: Evolution, inputs: dict[str, Any]) -> list[Drawing]:
         for a, b, top in zip(edges[:-1], edges[1:], tops, strict=True)
     ]
     bars = alt.Chart(inline(rows)).mark_rect(color="#dddddd")
-    return [bars.encode(x="x:Q", x2="x2:Q", y="low:Q", y2="top:Q")]
+    return [bars.encode(x=alt.X("x:Q"), x2=alt.X2("x2:Q"), y=alt.Y("low:Q"), y2=alt.Y2("top:Q"))]
 
 
 def _blend(part: float) -> str:

@@ -39,15 +39,17 @@ def cost(store: Store) -> Drawing:
             title=None,
             scale=alt.Scale(domain=[OURS, PAPERS], range=[PALETTE[1], "#777777"]),
         ),
-        tooltip=["label:N", "S:Q", alt.Tooltip("ratio:Q", format=".2f")],
+        tooltip=[alt.Tooltip("label:N"), alt.Tooltip("S:Q"), alt.Tooltip("ratio:Q", format=".2f")],
     )
     times_relu = alt.Y("ratio:Q", title="step time ÷ ReLU's", scale=alt.Scale(domainMin=0.0))
     chart = alt.layer(
         alt.Chart().mark_rule(strokeDash=[3, 3], color="#999999").encode(y=alt.datum(1.0)),
-        base.mark_errorbar().encode(y=alt.Y("low:Q", title=""), y2="high:Q"),
+        base.mark_errorbar().encode(y=alt.Y("low:Q", title=""), y2=alt.Y2("high:Q")),
         base.mark_line(point=alt.OverlayMarkDef(size=36), strokeWidth=2).encode(y=times_relu),
         data=inline(rows),
-    ).properties(width=260, height=220)
+        width=260,
+        height=220,
+    )
     return styled(
         chart.facet(column=alt.Column("network:N", title=None)),
         "What one more hinge costs in a training step",
@@ -103,15 +105,18 @@ def hinges(store: Store) -> Drawing:
             legend=alt.Legend(**LINES),
             scale=alt.Scale(domain=list(SHARINGS), range=[PALETTE[1], PALETTE[0]]),
         ),
-        tooltip=["sharing:N", "S:Q", alt.Tooltip("mean:Q", format=".2f", title="error, %"), "n:Q"],
+        tooltip=[
+            alt.Tooltip("sharing:N"),
+            alt.Tooltip("S:Q"),
+            alt.Tooltip("mean:Q", format=".2f", title="error, %"),
+            alt.Tooltip("n:Q"),
+        ],
     )
     error = alt.Y("mean:Q", title="test error, %", scale=alt.Scale(zero=False))
-    bars = base.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q"), y2="high:Q")
+    bars = base.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q"))
     line = base.mark_line(point=alt.OverlayMarkDef(size=40), strokeWidth=2).encode(y=error)
     return styled(
-        alt.layer(bars.transform_filter("datum.low != null"), line).properties(
-            width=420, height=250
-        ),
+        alt.layer(bars.transform_filter("datum.low != null"), line, width=420, height=250),
         "Error against the number of hinges",
         [f"{chosen.words}; mean and 95 % interval over seeds"],
     )

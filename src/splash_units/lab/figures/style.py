@@ -26,13 +26,38 @@ INK = "#222222"
 # A legend shows lines as lines, however faint the band around them is.
 LINES: dict[str, Any] = {"symbolType": "stroke", "symbolOpacity": 1, "symbolSize": 220}
 
+# Set at once: each `configure_...` would copy the chart and all charts in it.
+CONFIG: dict[str, Any] = {
+    "font": SANS,
+    "background": "white",
+    "axis": {
+        "labelFontSize": 11,
+        "titleFontSize": 11,
+        "titleFontWeight": "normal",
+        "labelColor": INK,
+        "titleColor": INK,
+        "gridColor": "#eeeeee",
+        "domainColor": "#888888",
+        "tickColor": "#888888",
+    },
+    "view": {"stroke": None},
+    "legend": {
+        "labelFontSize": 11,
+        "titleFontSize": 11,
+        "symbolStrokeWidth": 2,
+        "labelLimit": 300,
+    },
+    "header": {"labelFontSize": 11, "titleFontSize": 11, "labelFontWeight": "bold"},
+}
+
 # Altair's methods return unions that no caller can narrow: a drawing is what they give.
 Drawing = Any
 
 
 def inline(rows: Iterable[Mapping[str, Any]]) -> Any:
     """Rows as data that a chart carries within itself."""
-    return alt.Data(values=list(rows))  # type: ignore[no-untyped-call]
+    # Altair copies a chart many times over while it is put together, and lists with it, row by row.
+    return alt.Data(values=tuple(rows))  # type: ignore[no-untyped-call]
 
 
 def colour(labels: Sequence[str], title: str | None = None, **options: Any) -> alt.Color:
@@ -78,20 +103,4 @@ def styled(chart: Drawing, title: str, subtitle: Sequence[str] = ()) -> Drawing:
         subtitleColor="#666666",
         offset=12,
     )
-    return (
-        chart.properties(title=text)
-        .configure(font=SANS, background="white")
-        .configure_axis(
-            labelFontSize=11,
-            titleFontSize=11,
-            titleFontWeight="normal",
-            labelColor=INK,
-            titleColor=INK,
-            gridColor="#eeeeee",
-            domainColor="#888888",
-            tickColor="#888888",
-        )
-        .configure_view(stroke=None)
-        .configure_legend(labelFontSize=11, titleFontSize=11, symbolStrokeWidth=2, labelLimit=300)
-        .configure_header(labelFontSize=11, titleFontSize=11, labelFontWeight="bold")
-    )
+    return chart.properties(title=text, config=CONFIG)

@@ -36,12 +36,12 @@ def _family_panel(title: str, lines: list[tuple[Any, Any]]) -> Drawing:
     place: dict[str, Any] = {
         "x": alt.X("x:Q", axis=None, scale=alt.Scale(domain=[-3, 3])),
         "y": alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[-2, 2.6])),
-        "detail": "piece:N",
+        "detail": alt.Detail("piece:N"),
     }
     axes = alt.Chart(inline(cross)).mark_line(color="#bbbbbb", strokeWidth=1).encode(**place)
     graph = alt.Chart(inline(rows)).mark_line(color=PALETTE[1], strokeWidth=2.4).encode(**place)
     text = alt.TitleParams(title, fontSize=11, fontWeight="normal", anchor="start")
-    return alt.layer(axes, graph).properties(width=140, height=100, title=text)
+    return alt.layer(axes, graph, width=140, height=100, title=text)
 
 
 def _family_lines() -> list[tuple[str, str, list[tuple[Any, Any]]]]:
@@ -100,9 +100,11 @@ def approximation(store: Store) -> Drawing:
         axis=alt.Axis(values=[10.0**power for power in range(-4, 2)], format="~g"),
     )
     drawn = base.mark_line(point=alt.OverlayMarkDef(size=28)).encode(y=error)
-    promised = base.mark_line(strokeDash=[4, 3], strokeWidth=1.2, opacity=0.7).encode(y="bound:Q")
+    promised = base.mark_line(strokeDash=[4, 3], strokeWidth=1.2, opacity=0.7).encode(
+        y=alt.Y("bound:Q")
+    )
     return styled(
-        alt.layer(drawn, promised).properties(width=420, height=260),
+        alt.layer(drawn, promised, width=420, height=260),
         "A unit with more hinges comes as close as one likes",
         ["solid: the unit that interpolates the function; dashed: the theorem's bound L·2M/(S+1)"],
     )

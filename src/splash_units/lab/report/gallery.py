@@ -1,12 +1,9 @@
 """Adversarial images as the page shows them: before, after, and the difference magnified."""
 
-import base64
-import io
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
+from splash_units.lab.figures.images import Array, data_url, magnified
 from splash_units.lab.findings import Finding
 from splash_units.lab.report import names
 from splash_units.lab.report.content import Content
@@ -15,8 +12,6 @@ from splash_units.lab.store import Store
 
 MOST_PICTURES = 24
 OF_ONE_ATTACK = 2  # images shown of each attack on each unit
-
-Array = np.ndarray[Any, Any]
 
 
 def pictures(content: Content, store: Store) -> list[dict[str, Any]]:
@@ -74,22 +69,10 @@ def _pictures_of(finding: Finding, row: Mapping[str, Any]) -> list[dict[str, Any
 
 def _triple(clean: Array, adversarial: Array) -> dict[str, str]:
     """Both images, and the difference around grey, as large as fits."""
-    difference = adversarial - clean
-    largest = float(np.abs(difference).max()) or 1.0
+    difference, factor = magnified(adversarial - clean)
     return {
         "clean": data_url(clean),
         "adversarial": data_url(adversarial),
-        "difference": data_url(0.5 + 0.5 * difference / largest),
-        "magnified": f"difference, magnified {0.5 / largest:.3g} times; grey is none",
+        "difference": data_url(difference),
+        "magnified": f"difference, magnified {factor:.3g} times; grey is none",
     }
-
-
-def data_url(image: Array) -> str:
-    """Channels first, values in [0, 1], as a PNG that the page itself holds."""
-    from PIL import Image
-
-    pixels = (255 * np.clip(image, 0, 1)).round().astype(np.uint8)
-    picture = Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
-    file = io.BytesIO()
-    picture.save(file, "PNG", optimize=True)
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
