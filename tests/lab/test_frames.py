@@ -2,12 +2,13 @@
 
 import json
 import math
+import shutil
 
 import polars as pl
 import pytest
 from made_store import add_attack, add_divergence, add_failure, add_run
 
-from splash_units.lab.frames import label, read, run_id
+from splash_units.lab.frames import Snapshot, label, read, run_id
 from splash_units.lab.spec import AttackSpec, TrainSpec
 from splash_units.lab.store import Store
 
@@ -144,3 +145,17 @@ def test_results_of_an_earlier_version_are_not_taken_for_new_ones(
 )
 def test_labels_say_what_departs_from_the_defaults(spec: TrainSpec, expected: str) -> None:
     assert label(spec) == expected
+
+
+def test_a_snapshot_stays_as_it_was_read(store: Store) -> None:
+    add_run(store, GOOD, 0.125)
+    add_divergence(store, BAD)
+    seen = Snapshot(store.root)
+    shutil.rmtree(store.run(GOOD).whole)
+    add_failure(store, BROKEN)
+    assert seen.run(GOOD).status().state == "done"
+    assert seen.run(GOOD).result()["test_error"] == 0.125
+    assert seen.run(BAD).status().state == "diverged"
+    assert [run.id for run in seen.runs()] == sorted([run_id(GOOD), run_id(BAD)])
+    assert len(read(seen).runs) == 2
+    assert store.run(GOOD).status().state == "missing"

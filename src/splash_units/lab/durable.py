@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic_core import from_json  # as json.loads, and several times as fast
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,7 +65,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a file; None if the file is not there or is no such thing."""
     try:
-        value = json.loads(path.read_bytes())
+        value = from_json(path.read_bytes())
     except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) else None
@@ -77,7 +78,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     except OSError:
         return []
     try:  # All at once, several times as fast, if a crash has spoilt none.
-        values = json.loads(b"[" + b",".join(line for line in lines if line) + b"]")
+        values = from_json(b"[" + b",".join(line for line in lines if line) + b"]")
     except ValueError:
         values = [value for line in lines if (value := _value_of(line)) is not None]
     return [value for value in values if isinstance(value, dict)]
@@ -85,7 +86,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def _value_of(line: bytes) -> Any:
     try:
-        return json.loads(line)
+        return from_json(line)
     except ValueError:
         return None
 

@@ -208,10 +208,14 @@ def findings(store: Store) -> list[Finding]:
 
 def read_findings(store: Store) -> list[Finding]:
     """The same, read: only those whose spec can't be read stay as they lie on disk."""
+    folders = [*(run.whole / "attacks" for run in store.runs()), store.root / "analyses"]
     read: list[Finding] = []
-    for found in findings(store):
+    for found in (found for folder in folders for found in _published(folder)):
+        result = found.result()
+        if result is None:
+            continue
         try:
-            read.append(KnownFinding(found.folder, found.spec(), found.result() or {}))
+            read.append(KnownFinding(found.folder, found.spec(), result))
         except ValueError:
             read.append(found)
     return read
@@ -242,8 +246,12 @@ def hold(found: Finding, spec: Spec) -> Iterator[Draft]:
 
 
 def _finished(folder: Path) -> list[Finding]:
+    return [found for found in _published(folder) if found.result() is not None]
+
+
+def _published(folder: Path) -> list[Finding]:
+    """Findings under their final names: finished, unless their numbers can't be read."""
     if not folder.is_dir():
         return []
     names = sorted(p.name for p in folder.iterdir() if not p.name.startswith("."))
-    candidates = (Finding(folder / name) for name in names if not name.endswith(".part"))
-    return [found for found in candidates if found.result() is not None]
+    return [Finding(folder / name) for name in names if not name.endswith(".part")]

@@ -7,14 +7,15 @@ of an earlier version, in which the same spec meant something else, have none.
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+from pydantic import BaseModel
 
-from splash_units.lab.findings import Finding, findings, read_findings
+from splash_units.lab.findings import Finding, read_findings
 from splash_units.lab.spec import AnySpec, AttackSpec, TrainSpec, digest
 from splash_units.lab.store import ID_LENGTH, Run, Store
 
@@ -62,21 +63,28 @@ class Snapshot(Store):
 
     def __init__(self, root: str | Path) -> None:
         super().__init__(root)
-        self.known_findings = read_findings(Store(root))
-        self.frames = _read(self)
+        self.known_runs = {run.id: run.known() for run in super().runs()}
+        self.known_findings = read_findings(self)
+        self.frames = _frames_of(self)
+
+    def run(self, spec: BaseModel) -> Run:
+        run = super().run(spec)
+        return self.known_runs.get(run.id, run)
+
+    def runs(self) -> list[Run]:
+        return list(self.known_runs.values())
 
 
 def read(store: Store) -> Frames:
     """Read a store once."""
-    return store.frames if isinstance(store, Snapshot) else _read(store)
+    return (store if isinstance(store, Snapshot) else Snapshot(store.root)).frames
 
 
-def _read(store: Store) -> Frames:
+def _frames_of(store: Snapshot) -> Frames:
     attacks_by_run: dict[str, list[Finding]] = {}
-    for found in findings(store):
+    for found in store.known_findings:
         attacks_by_run.setdefault(found.folder.parent.parent.name, []).append(found)
     runs: list[dict[str, Any]] = []
-    epochs: list[dict[str, Any]] = []
     attacks: list[dict[str, Any]] = []
     specs: dict[str, TrainSpec] = {}
     unreadable: dict[str, str] = {}
@@ -91,9 +99,7 @@ def _read(store: Store) -> Frames:
             outdated.append(run.id)
             continue
         specs[run.id] = spec
-        history = run.history()
-        runs.append(_run_row(run, spec, history))
-        epochs.extend({"id": run.id, **_only(numbers, _EPOCH)} for numbers in history)
+        runs.append(_run_row(run, spec))
         for found in attacks_by_run.get(run.id, ()):
             try:
                 attack = found.spec()
@@ -106,12 +112,20 @@ def _read(store: Store) -> Frames:
                 outdated.append(found.id)
     return Frames(
         runs=pl.DataFrame(runs, schema=_RUN),
-        epochs=pl.DataFrame(epochs, schema=_EPOCH),
+        epochs=_epochs_of([store.known_runs[name] for name in specs]),
         attacks=pl.DataFrame(attacks, schema=_ATTACK),
         specs=specs,
         unreadable=unreadable,
         outdated=tuple(outdated),
     )
+
+
+def _epochs_of(runs: Sequence[Run]) -> pl.DataFrame:
+    """Column by column: there are a hundred times as many rows as there are runs."""
+    numbers = [name for name in _EPOCH if name != "id"]
+    columns = {name: [line.get(name) for run in runs for line in run.history()] for name in numbers}
+    columns["id"] = [run.id for run in runs for _ in run.history()]
+    return pl.DataFrame(columns, schema=_EPOCH)
 
 
 def label(spec: TrainSpec) -> str:
@@ -132,8 +146,8 @@ def _word(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _run_row(run: Run, spec: TrainSpec, history: list[dict[str, Any]]) -> dict[str, Any]:
-    status, result, record = run.status(history), run.result() or {}, run.record()
+def _run_row(run: Run, spec: TrainSpec) -> dict[str, Any]:
+    status, result, record = run.status(), run.result() or {}, run.record()
     return {
         **_setting(spec),
         "id": run.id,
@@ -148,7 +162,7 @@ def _run_row(run: Run, spec: TrainSpec, history: list[dict[str, Any]]) -> dict[s
         **_only(result, ("test_error", "best_test_error", "train_loss", "train_error")),
         "parameters": record.get("parameters"),
         "slopes": sum(math.prod(shape) for shape in record.get("layout", {}).values()),
-        "seconds": float(sum(numbers["seconds"] for numbers in history)),
+        "seconds": float(sum(numbers["seconds"] for numbers in run.history())),
     }
 
 

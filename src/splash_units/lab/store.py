@@ -16,9 +16,10 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -170,18 +171,17 @@ class Run:
             return False
         return False
 
-    def status(self, history: Sequence[Mapping[str, Any]] | None = None) -> Status:
-        """How it stands; whoever has read its history spares a second reading."""
+    def status(self) -> Status:
+        """How it stands."""
+        if not self.folder.is_dir():
+            return Status("missing")
         epochs = self.record().get("plan", {}).get("epochs")
-        lines = self.history() if history is None else history
-        done = max((line.get("epoch", 0) for line in lines), default=0)
+        done = max((line.get("epoch", 0) for line in self.history()), default=0)
         if self.whole.is_dir():
             result = self.result()
             if result is None:
                 return Status("failed", done, epochs, "result.json is missing or damaged")
             return Status(result["status"], done, epochs, result.get("why", ""))
-        if not self.part.is_dir():
-            return Status("missing")
         if self.is_held():
             progress = read_json(self.part / "progress.json") or {}
             return Status("running", max(done, progress.get("epochs_done", 0)), epochs)
@@ -189,6 +189,42 @@ class Run:
         if failure:
             return Status("failed", done, epochs, failure.get("why", ""))
         return Status("interrupted", done, epochs)
+
+    def known(self) -> "KnownRun":
+        """The same, read now."""
+        return KnownRun(
+            self.root, self.id, self.folder, self.record(), self.result(), self.history()
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class KnownRun(Run):
+    """A run whose small files have been read, for whoever asks for them many times."""
+
+    known_folder: Path
+    known_record: dict[str, Any]
+    known_result: dict[str, Any] | None
+    known_history: list[dict[str, Any]]
+
+    @property
+    def folder(self) -> Path:
+        return self.known_folder
+
+    def record(self) -> dict[str, Any]:
+        return self.known_record
+
+    def result(self) -> dict[str, Any] | None:
+        return self.known_result
+
+    def history(self) -> list[dict[str, Any]]:
+        return self.known_history
+
+    def status(self) -> Status:
+        return self._status
+
+    @cached_property
+    def _status(self) -> Status:
+        return super().status()
 
 
 class Work:
