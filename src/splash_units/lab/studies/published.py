@@ -1,14 +1,15 @@
 """Every number the paper prints, and its p-values computed again from its own means and deviations.
 
 `published.csv` has a row for each: table, dataset, augmentation, model, activation, setting,
-metric, mean, std. Names are the paper's; `rows` speaks the lab's and translates. `augmentation` is
+metric, mean, std. Names are the paper's; `value` speaks the lab's and translates. `augmentation` is
 none, D-A-moderate, D-A-heavy (All-CNN), D-A-as-cited, or "not stated".
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
 import polars as pl
 
@@ -26,6 +27,9 @@ UNITS: Mapping[str, str] = {
     "sigmoid": "sigmoid", "elu": "ELU", "maxout": "maxout", "swish": "Swish", "apl": "APL",
     "splash": "SPLASH",
 }  # fmt: skip
+
+Row = Mapping[str, Any]  #: of `frame`
+Place = tuple[str, str, str, str, str]  #: table, metric, network, data set, unit
 
 
 @dataclass(frozen=True)
@@ -63,33 +67,15 @@ def frame() -> pl.DataFrame:
     return pl.read_csv(text, schema_overrides=numbers).with_columns(pl.col("setting").fill_null(""))
 
 
-def rows(
-    table: str, metric: str, *, model: str, data: str, unit: str, augment: str | None = None
-) -> pl.DataFrame:
-    """The rows of the authors' own results; empty where the paper has none.
-
-    `augment` "moderate" finds what the paper calls heavy, too; None looks at no augmentation.
-    """
-    found = frame().filter(
-        pl.col("table") == table,
-        pl.col("metric") == metric,
-        pl.col("model") == MODELS.get(model, model),
-        pl.col("dataset") == DATA.get(data, data),
-        pl.col("activation") == UNITS.get(unit, unit),
-        ~pl.col("setting").str.starts_with("cited:"),
-    )
-    if augment is not None:
-        wanted = ["none"] if augment == "none" else ["D-A-moderate", "D-A-heavy"]
-        found = found.filter(pl.col("augmentation").is_in(wanted))
+@cache
+def _own_results() -> Mapping[Place, Sequence[Row]]:
+    """The authors' own results, without those they cite."""
+    found: dict[Place, list[Row]] = {}
+    for row in frame().iter_rows(named=True):
+        if not row["setting"].startswith("cited:"):
+            place = (row["table"], row["metric"], row["model"], row["dataset"], row["activation"])
+            found.setdefault(place, []).append(row)
     return found
-
-
-def summary(found: pl.DataFrame) -> Summary | None:
-    """The one row's mean and deviation; None of no row."""
-    if found.is_empty():
-        return None
-    row = found.row(0, named=True)
-    return Summary(row["mean"], row["std"], RUNS)
 
 
 def value(
@@ -102,14 +88,24 @@ def value(
     augment: str | None = None,
     setting: str | None = None,
 ) -> Summary | None:
-    """One printed value, where there is one."""
-    found = rows(table, metric, model=model, data=data, unit=unit, augment=augment)
+    """One printed value, where there is one.
+
+    `augment` "moderate" finds what the paper calls heavy, too; None looks at no augmentation.
+    """
+    place = (table, metric, MODELS.get(model, model), DATA.get(data, data), UNITS.get(unit, unit))
+    found = _own_results().get(place, ())
+    if augment is not None:
+        wanted = ["none"] if augment == "none" else ["D-A-moderate", "D-A-heavy"]
+        found = [row for row in found if row["augmentation"] in wanted]
     if setting is not None:
         # Settings are lists such as "S=7;shared": one is meant by what stands in it.
-        wanted = set(setting.split(";"))
-        settings = found["setting"].str.split(";").to_list()
-        found = found.filter(pl.Series([wanted <= set(s) for s in settings], dtype=pl.Boolean))
-    return summary(found)
+        parts = set(setting.split(";"))
+        found = [row for row in found if parts <= set(row["setting"].split(";"))]
+    return _summary(found[0]) if found else None
+
+
+def _summary(row: Row) -> Summary:
+    return Summary(row["mean"], row["std"], RUNS)
 
 
 def p_values() -> list[PValue]:
@@ -122,30 +118,26 @@ def p_values() -> list[PValue]:
     return [_p_value(row) for row in frame().filter(table="p_values").iter_rows(named=True)]
 
 
-def _p_value(row: Mapping[str, object]) -> PValue:
-    printed = frame().filter(
-        ~pl.col("setting").str.starts_with("cited:"),
-        table="accuracy",
-        metric="error_rate_pct",
-        model=row["model"],
-        dataset=row["dataset"],
-        augmentation=row["augmentation"],
-    )
-    against = str(row["setting"]).removeprefix("vs=")
-    others = printed.filter(~pl.col("activation").is_in(["SPLASH", "ReLU"]))["activation"].to_list()
-    used = against if against in printed["activation"].to_list() else others[0]
-    splash, other = (
-        summary(printed.filter(pl.col("activation") == name)) for name in ("SPLASH", used)
-    )
-    assert splash is not None
-    assert other is not None
+def _p_value(row: Row) -> PValue:
+    network, data, augmentation = row["model"], row["dataset"], row["augmentation"]
+    printed = {
+        unit: found
+        for (*place, unit), every in _own_results().items()
+        if place == ["accuracy", "error_rate_pct", network, data]
+        for found in every
+        if found["augmentation"] == augmentation
+    }
+    against = row["setting"].removeprefix("vs=")
+    others = [unit for unit in printed if unit not in ("SPLASH", "ReLU")]
+    used = against if against in printed else others[0]
+    splash, other = _summary(printed["SPLASH"]), _summary(printed[used])
     return PValue(
-        model=_key(MODELS, str(row["model"])),
-        data=_key(DATA, str(row["dataset"])),
-        augment="none" if row["augmentation"] == "none" else "moderate",
+        model=_key(MODELS, network),
+        data=_key(DATA, data),
+        augment="none" if augmentation == "none" else "moderate",
         against=_key(UNITS, against),
         computed_with=_key(UNITS, used),
-        printed=float(str(row["mean"])),
+        printed=row["mean"],
         computed=compare_summaries(splash, other),
     )
 

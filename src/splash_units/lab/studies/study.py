@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import get_args
 
 from splash_units.lab.spec import (
@@ -66,12 +67,17 @@ class Study:
         count = self.seeds[scale] if seeds is None else seeds
         if count < 1:
             raise ValueError(f"seeds must be at least 1, got {count}")
-        specs = list(_once(s for seed in range(count) for s in self.declare(scale, seed)))
+        specs = list(_declared(self.declare, scale, count))
         if only is not None:
             specs = list(_once(select(specs, only, self.name)))
         if data is not None:
             specs = list(_once(with_data(spec, data) for spec in specs))
         return specs
+
+
+@lru_cache(maxsize=64)  # tables of one study ask for the same, and again at every scale
+def _declared(declare: Declare, scale: Scale, seeds: int) -> tuple[AnySpec, ...]:
+    return tuple(_once(spec for seed in range(seeds) for spec in declare(scale, seed)))
 
 
 def with_data(spec: AnySpec, data: str) -> AnySpec:

@@ -233,28 +233,28 @@ def view(
     study's own or, if there is nothing of those at all, the embedded digits.
     """
     scales = (scale,) if scale else tuple(reversed(SCALES))
-    sets = (data,) if data else (None, STAND_IN)
-    counted = {
-        (s, d): _count(study.specs(s, None if only else 1, only, d), results)
-        for s in scales
-        for d in sets
-    }
-    best = max(counted, key=lambda key: counted[key])
-    if not counted[best]:
-        best = (scale or "short", data)
+    for shown in (data,) if data else (None, STAND_IN):
+        counted = {
+            s: _count(study.specs(s, None if only else 1, only, shown), results) for s in scales
+        }
+        best = max(counted, key=lambda s: counted[s])
+        if counted[best]:
+            break
+    else:
+        best, shown = scale or "short", data
     planned: dict[str, list[AnySpec]] = defaultdict(list)
-    for spec in study.specs(best[0], only=only, data=best[1]):
+    for spec in study.specs(best, only=only, data=shown):
         planned[seedless(spec)].append(spec)
-    notes = [_other_scale(study, s, counted[s, best[1]]) for s in scales if s != best[0]]
-    if best[1] is not None:
-        notes.insert(0, f"All on {best[1]}, which stands in for the study's data sets.")
+    notes = [_other_scale(study, s, counted[s]) for s in scales if s != best]
+    if shown is not None:
+        notes.insert(0, f"All on {shown}, which stands in for the study's data sets.")
     if results.outdated:
         notes.append(
             f"{len(results.outdated)} results of an earlier version, in which the same settings "
             "meant something else, are left out."
         )
     said = tuple(note for note in notes if note)
-    return View(study, best[0], best[1], results, planned, only, said)
+    return View(study, best, shown, results, planned, only, said)
 
 
 def _count(specs: Iterable[AnySpec], results: Results) -> int:
