@@ -58,7 +58,8 @@ def _golden_section(g: Function, low: Tensor, high: Tensor) -> tuple[Tensor, Ten
     """The largest value of g in each bracket [low, high], where it has one top; and its place."""
     for _ in range(NARROWINGS):
         inner_low, inner_high = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-        rising = g(inner_low) < g(inner_high)
+        at_low, at_high = g(torch.stack([inner_low, inner_high]))
+        rising = at_low < at_high
         low, high = torch.where(rising, inner_low, low), torch.where(rising, high, inner_high)
     middle = (low + high) / 2
     return g(middle), middle

@@ -1,5 +1,7 @@
 """The command `splash`: one file for each group of verbs."""
 
+import atexit
+import gc
 import sys
 
 
@@ -11,4 +13,6 @@ def main() -> None:
         sys.exit(
             f"splash: {missing.name} is missing; install it all: pip install 'splash-units[lab]'"
         )
+    # Python ends with a search for garbage through all that was imported: half a second for torch.
+    atexit.register(gc.freeze)
     app()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from splash_units.lab.report.verdicts import Evidence, Verdict
 
@@ -70,4 +70,5 @@ def number_cell(value: float | None, text: object) -> Markup:
     """A cell of a sortable table; what is missing sorts last."""
     if value is None:
         return Markup('<td class="number absent">–</td>')
-    return Markup('<td class="number" data-value="{}">{}</td>').format(value, text)
+    # `Markup.format` takes long for as many cells as a table of all runs has.
+    return Markup(f'<td class="number" data-value="{escape(value)}">{escape(text)}</td>')
