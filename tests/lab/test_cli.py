@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -162,6 +163,17 @@ def test_a_result_that_is_there_is_shown(splash):
     assert "epoch 2/2" in anew.output
     (run,) = Store("runs").runs()
     assert len(run.record()["sessions"]) == 1
+
+
+@pytest.mark.parametrize("store", ["runs", "other runs"])
+def test_the_command_that_shows_a_run_can_be_copied(splash, store):
+    trained = splash(*TINY, "--store", store)
+    assert trained.exit_code == 0, trained.output
+    told = trained.output.splitlines()[-1]
+    command = shlex.split(told.partition("splash show ")[2])
+    assert ("--store" in command) == (store != "runs")
+    shown = splash("show", *command, "--plugin", tiny_lab.__file__)
+    assert shown.exit_code == 0, shown.output
 
 
 def test_timing_is_recorded_on_request(splash):

@@ -1,6 +1,7 @@
 """`splash train`: one run, shown while it goes."""
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from splash_units.lab.cli.terminal import (
@@ -199,4 +201,7 @@ def show_result(run: Run) -> None:
             f"(best {percent(result['best_test_error'])} after {result['best_epoch']}), "
             f"train loss {result['train_loss']:.4f}, scale {result['scale']}"
         )
-    out.print(f"[dim]{run.folder}; curves and shapes: splash show {run.id[:8]}[/dim]")
+    # "runs" is where the command looks by itself.
+    where = "" if run.root == Path("runs") else f" --store {shlex.quote(str(run.root))}"
+    hint = f"{run.folder}; curves and shapes: splash show {run.id[:8]}{where}"
+    out.print(f"[dim]{escape(hint)}[/dim]")
