@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import max_pool1d
 
 from splash_units.shape.piecewise import Shape, segments
-from splash_units.shape.search import evaluated, largest
+from splash_units.shape.search import evaluated, largest, pointwise
 from splash_units.starts import Function, checked_hinges, default_hinges
 from splash_units.unit import Splash
 
@@ -30,6 +30,7 @@ SLIVER = 1e-9  # a part of a segment that is too short to settle a slope, relati
 GRIDS = (2**13, 2**16, 2**19)  # the first that is fine enough serves
 FINE_ENOUGH = 64  # steps within δ: then rounding δ down to the grid costs little
 BISECTIONS = 200
+PROBED = 64  # points at which to see whether a function can be asked for many at once
 ROUNDED_DOWN = 1e-12  # what 2M/δ may have lost to rounding
 
 
@@ -80,8 +81,9 @@ def fit(
     if shape.groups:
         shape = shape[(0,) * len(shape.groups)]  # they are all the same
     inner = [b for b in shape.breakpoints.tolist() if low < b < high]
+    exact = pointwise(f, torch.linspace(low, high, PROBED, dtype=torch.float64))
     worst_at, max_error = largest(
-        lambda x: (evaluated(f, x) - shape(x)).abs(), torch.tensor([low, *inner, high])
+        lambda x: (exact(x) - shape(x)).abs(), torch.tensor([low, *inner, high])
     )
     return Fit(unit, low, high, max_error, worst_at)
 

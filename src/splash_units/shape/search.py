@@ -12,26 +12,42 @@ NARROWINGS = 40  # of a bracket of two samples, by 0.618 each: to 4e-9 of it
 
 
 def evaluated(f: Function, points: Tensor) -> Tensor:
-    """f at every point, in float64.
+    """f at every point, in float64: in one call, if that is safe."""
+    return pointwise(f, points)(points)
 
-    In one call if f takes tensors, and gives for three of the points what it gives for each alone;
-    else one call a point, so that `math.sin`, or a function with an `if`, is welcome too.
+
+def pointwise(f: Function, like: Tensor) -> Function:
+    """f for any number of points, in float64; `like` are such as it will be asked for.
+
+    It is called once for all points if it takes tensors, and gives for three of `like` what it
+    gives for each alone; else once a point, so that `math.sin`, or a function with an `if`, is
+    welcome too.
     """
-    flat = points.to(torch.float64).flatten()
-    if len(flat) == 0:
-        return flat.reshape(points.shape)
-    probes = torch.tensor([0, len(flat) // 2, len(flat) - 1])
+    several = like.flatten()
+    takes_many = len(several) > 0 and _takes_many(f, several.to(torch.float64))
+
+    def every(points: Tensor) -> Tensor:
+        flat = points.flatten().to(torch.float64, copy=True)
+        if not takes_many:
+            return sampled(f, flat.tolist()).reshape(points.shape)
+        with torch.no_grad():
+            return f(flat).to("cpu", torch.float64).reshape(points.shape)
+
+    return every
+
+
+def _takes_many(f: Function, points: Tensor) -> bool:
+    probes = torch.tensor([0, len(points) // 2, len(points) - 1])
     try:
         with torch.no_grad():
-            values = f(flat.clone())
+            values = f(points.clone())
     except (TypeError, ValueError, RuntimeError):  # what tensors raise where one number was meant
-        values = None
-    if isinstance(values, Tensor) and values.shape == flat.shape:
-        values = values.detach().to("cpu", torch.float64)
-        alone = sampled(f, flat[probes].tolist())
-        if torch.allclose(values[probes], alone, rtol=1e-9, atol=1e-12, equal_nan=True):
-            return values.reshape(points.shape)
-    return sampled(f, flat.tolist()).reshape(points.shape)
+        return False
+    if not (isinstance(values, Tensor) and values.shape == points.shape):
+        return False
+    alone = sampled(f, points[probes].tolist())
+    together = values.to("cpu", torch.float64)[probes]
+    return torch.allclose(together, alone, rtol=1e-9, atol=1e-12, equal_nan=True)
 
 
 def largest(g: Function, edges: Tensor) -> tuple[float, float]:
