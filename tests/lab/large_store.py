@@ -9,6 +9,7 @@ import argparse
 import json
 import random
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 from safetensors.numpy import save_file as save_arrays
 
 from splash_units.lab import studies
+from splash_units.lab.assembly import build_network, slopes_of
 from splash_units.lab.findings import finding
 from splash_units.lab.spec import AttackSpec, TrainSpec
 from splash_units.lab.statistics import wilson
@@ -24,18 +26,32 @@ from splash_units.lab.studies.grid import UNITS
 
 LAYERS = {"mlp": 3, "lenet5": 4, "nin": 9, "allcnn": 8, "resnet20": 19}
 WITHOUT_SHAPES = [choice.unit for choice in UNITS if choice.unit != "splash"]
+WITH_OTHER_SHAPES = ("prelu", "apl", "swish")
+NETWORK_ARGUMENTS = {
+    "num_classes": 10, "in_channels": 3, "image_size": (32, 32),
+    "mean": [0.5] * 3, "std": [0.25] * 3,
+}  # fmt: skip
+IMAGES = 5  # of an attack: no page or figure shows more
 ERRORS = {"splash": 0.20, "relu": 0.22}
 
 
-def made_run(store: Store, spec: TrainSpec, *, epochs: int = 3, **result: Any) -> Run:
-    """A finished run; `result` says otherwise: test_error=..., status="diverged", why=..."""
+def made_run(
+    store: Store, spec: TrainSpec, *, epochs: int = 3, ask_units: bool = False, **result: Any
+) -> Run:
+    """A finished run; `result` says otherwise: test_error=..., status="diverged", why=...
+
+    `ask_units` gives units other than SPLASH their shapes, too, for which networks are built.
+    """
     chance = random.Random(spec.model_dump_json())
     run = store.run(spec)
     run.whole.mkdir(parents=True)
     _write(run.whole / "spec.json", spec.model_dump(mode="json"))
-    shapes, layout, constants = _shapes(spec, epochs)
+    shapes, layout, constants = _shapes(spec, epochs, ask_units)
     plan = {"epochs": epochs}
-    record = {"plan": plan, "parameters": 62006, "layout": layout, "constants": constants}
+    record = {
+        "plan": plan, "parameters": 62006, "layout": layout, "constants": constants,
+        "network_arguments": NETWORK_ARGUMENTS,
+    }  # fmt: skip
     _write(run.whole / "record.json", record)
     save_arrays(shapes, run.whole / "shapes.safetensors")
     error = ERRORS.get(spec.unit, 0.23) + chance.gauss(0, 0.004)
@@ -56,8 +72,14 @@ def _epoch(number: int, epochs: int, error: float, chance: random.Random) -> dic
     }  # fmt: skip
 
 
-def _shapes(spec: TrainSpec, epochs: int) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+def _shapes(
+    spec: TrainSpec, epochs: int, ask_units: bool
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     times = np.arange(epochs + 1, dtype=np.float32)
+    if spec.unit in WITH_OTHER_SHAPES and ask_units:
+        starts = _slopes_at_the_start(spec.model, spec.unit)
+        growing = {name: np.multiply.outer(1 + times / epochs, s) for name, s in starts.items()}
+        return {"time": times, **growing}, {name: s.shape for name, s in starts.items()}, {}
     if spec.unit in WITHOUT_SHAPES or "share" in spec.unit_options:
         return {"time": times}, {}, {}
     hinges = [0.0, *(0.5 * i for i in range(1, (spec.unit_options.get("num_hinges", 7) + 1) // 2))]
@@ -75,8 +97,16 @@ def _shapes(spec: TrainSpec, epochs: int) -> tuple[dict[str, Any], dict[str, Any
     return shapes, layout, constants
 
 
-def made_attack(store: Store, spec: AttackSpec, fooled: int | None = None) -> None:
-    """A finished attack with its numbers, and no images."""
+@cache
+def _slopes_at_the_start(model: str, unit: str) -> dict[str, Any]:
+    network = build_network(TrainSpec(model=model, unit=unit), NETWORK_ARGUMENTS)
+    return {name: slope.detach().numpy() for name, slope in slopes_of(network).items()}
+
+
+def made_attack(
+    store: Store, spec: AttackSpec, fooled: int | None = None, *, images: int = 0
+) -> None:
+    """A finished attack with its numbers, and as many of its images."""
     chance = random.Random(spec.model_dump_json())
     folder = finding(store, spec).folder
     folder.mkdir(parents=True)
@@ -100,7 +130,11 @@ def made_attack(store: Store, spec: AttackSpec, fooled: int | None = None) -> No
     tensors = {
         "index": rows, "fooled": rows < count, "was_right": right, "l2": distances,
         "probability_true": 0.3 * distances, "probability_predicted": 0.5 * distances,
+        "labels": rows % 10, "prediction": (rows + 1) % 10,
     }  # fmt: skip
+    if images:
+        clean = np.random.default_rng(spec.seed).random((images, 3, 32, 32), dtype=np.float32)
+        tensors |= {"clean": clean, "images": np.clip(clean + budget, 0, 1).astype(np.float32)}
     save_arrays(tensors, folder / "tensors.safetensors", {"state": "{}"})
 
 
@@ -120,11 +154,11 @@ def fill(store: Store, runs: int, *, epochs: int = 100) -> None:
                 attacks[spec] = None
     chosen = list(_more_seeds(list(wanted), runs))
     for spec in chosen:
-        made_run(store, spec, epochs=epochs)
+        made_run(store, spec, epochs=epochs, ask_units=True)
     there = set(chosen)
     for attack in attacks:
         if attack.train in there:
-            made_attack(store, attack)
+            made_attack(store, attack, images=IMAGES)
 
 
 def _more_seeds(specs: list[TrainSpec], count: int) -> Iterable[TrainSpec]:

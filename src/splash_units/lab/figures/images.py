@@ -27,5 +27,5 @@ def data_url(image: Array, side: int | None = None) -> str:
     if side is not None:
         picture = picture.resize((side, side), Image.Resampling.NEAREST)
     file = io.BytesIO()
-    picture.save(file, "PNG", optimize=True)
+    picture.save(file, "PNG")
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
