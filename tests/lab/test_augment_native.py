@@ -75,6 +75,24 @@ def test_heavy_cuts_colours_and_shows_the_fill(monkeypatch):
 
 
 @pytest.mark.parametrize("forced", ["native", "reference"])
+@pytest.mark.parametrize("planes", [True, False])
+@pytest.mark.parametrize("name", list(augment.AUGMENTATIONS))
+def test_images_are_chosen_as_if_they_were_copied_first(monkeypatch, name, planes, forced):
+    monkeypatch.setenv("SPLASH_KERNEL", forced)
+    pixels = random_batch(6, 5, 3, planes)
+    chosen = torch.tensor([39, 0, 7, 7, 12])
+    augmentation = augment.AUGMENTATIONS[name](FILL, pixels[:5].shape)
+    ours = augmentation(pixels, torch.Generator().manual_seed(0), chosen)
+    copied = pixels.index_select(0, chosen)
+    assert torch.equal(ours, augmentation(copied, torch.Generator().manual_seed(0)))
+
+
+def test_bytes_become_the_floats_of_a_division(kernels):
+    pixels = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16, 1)
+    assert torch.equal(kernels.convert(pixels), pixels.float() / 255)
+
+
+@pytest.mark.parametrize("forced", ["native", "reference"])
 @pytest.mark.parametrize("name", list(augment.AUGMENTATIONS))
 def test_the_number_of_threads_changes_no_bit(monkeypatch, name, forced):
     monkeypatch.setenv("SPLASH_KERNEL", forced)

@@ -30,6 +30,14 @@ def test_batches_follow_the_order_and_keep_the_last(order, channels, channels_la
     assert all(x.is_contiguous(memory_format=layout) for x, _ in got)
 
 
+def test_an_order_may_have_gaps_in_memory_and_may_be_empty():
+    images, labels = resident(10)
+    ((x, y),) = data.batches(images, labels, 8, order=torch.arange(10)[::2])
+    assert y.tolist() == [0, 2, 4, 6, 8]
+    assert torch.equal(x, images[::2].float() / 255)
+    assert list(data.batches(images, labels, 8, order=torch.arange(0))) == []
+
+
 @pytest.mark.parametrize("augment", list(data.AUGMENTATIONS))
 def test_another_memory_layout_gives_the_same_batches(augment):
     images, labels = resident(10)
@@ -82,6 +90,8 @@ def test_augmentation_of_a_batch_depends_on_the_generator_alone():
         ({"labels": torch.zeros(9)}, "10 images but 9 labels"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"order": torch.zeros(3)}, "order must be int64"),
+        ({"order": torch.tensor([3, 10])}, "indices of 10 images, got 3 to 10"),
+        ({"order": torch.tensor([-1, 2])}, "indices of 10 images, got -1 to 2"),
         ({"augment": "modrate"}, "none, moderate, heavy.*did you mean 'moderate'"),
         ({"augment": "moderate"}, "needs fill"),
         ({"augment": "heavy", "fill": (0.5,)}, "each of 3 channels"),

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -42,14 +43,35 @@ TURN = (
 )
 
 
-# An augmentation turns pixels (B, P, H, W, K) into floats. It is made for one fill, a value a
-# channel, and for batches of one shape, the last of which may be smaller.
-Augmentation = Callable[[Tensor, Generator | None], Tensor]
+class Augmentation(Protocol):
+    """Turns pixels (N, P, H, W, K), those that are `chosen` or all of them, into floats.
+
+    It is made for one fill, a value a channel, and for batches of one shape, the last of which may
+    be smaller.
+    """
+
+    def __call__(
+        self, pixels: Tensor, generator: Generator | None, chosen: Tensor | None = None
+    ) -> Tensor: ...
+
+
+def select(pixels: Tensor, chosen: Tensor | None) -> Tensor:
+    """The chosen ones, or all."""
+    return pixels if chosen is None else pixels.index_select(0, chosen)
 
 
 def none(fill: Tensor, shape: tuple[int, ...]) -> Augmentation:
     """Only the conversion to [0, 1]."""
-    return lambda pixels, generator: pixels.to(torch.float32).div_(255)
+    kernels = native.load() if fill.is_cpu else None
+
+    def convert(
+        pixels: Tensor, generator: Generator | None, chosen: Tensor | None = None
+    ) -> Tensor:
+        if kernels is not None:
+            return kernels.convert(pixels, chosen)
+        return select(pixels, chosen).to(torch.float32).div_(255)
+
+    return convert
 
 
 def moderate(fill: Tensor, shape: tuple[int, ...]) -> Augmentation:
@@ -59,14 +81,15 @@ def moderate(fill: Tensor, shape: tuple[int, ...]) -> Augmentation:
     if kernels is None:
         canvas = filled_canvas(fill.view(planes, 1, 1, values), shape, MAX_SHIFT)
 
-    def augment(pixels: Tensor, generator: Generator | None) -> Tensor:
-        flipped = torch.rand(len(pixels), generator=generator) < 0.5
-        down, right = torch.randint(
-            -MAX_SHIFT, MAX_SHIFT + 1, (2, len(pixels)), generator=generator
-        )
+    def augment(
+        pixels: Tensor, generator: Generator | None, chosen: Tensor | None = None
+    ) -> Tensor:
+        count = len(pixels if chosen is None else chosen)
+        flipped = torch.rand(count, generator=generator) < 0.5
+        down, right = torch.randint(-MAX_SHIFT, MAX_SHIFT + 1, (2, count), generator=generator)
         if kernels is not None:
-            return kernels.flip_and_shift(pixels, flipped, down, right, fill)
-        return flip_and_shift(pixels, flipped, down, right, canvas)
+            return kernels.flip_and_shift(pixels, flipped, down, right, fill, chosen)
+        return flip_and_shift(select(pixels, chosen), flipped, down, right, canvas)
 
     return augment
 
@@ -76,17 +99,20 @@ def heavy(fill: Tensor, shape: tuple[int, ...]) -> Augmentation:
     kernels = native.load() if fill.is_cpu else None
     change = _change_in_torch(fill, shape) if kernels is None else _change_by(kernels, fill)
 
-    def augment(pixels: Tensor, generator: Generator | None) -> Tensor:
-        flipped = torch.rand(len(pixels), generator=generator) < 0.5
-        drawn = 2 * torch.rand(8, len(pixels), generator=generator) - 1
-        return change(pixels, flipped, RANGES * drawn[:4], 1 + FACTORS * drawn[4:])
+    def augment(
+        pixels: Tensor, generator: Generator | None, chosen: Tensor | None = None
+    ) -> Tensor:
+        count = len(pixels if chosen is None else chosen)
+        flipped = torch.rand(count, generator=generator) < 0.5
+        drawn = 2 * torch.rand(8, count, generator=generator) - 1
+        return change(pixels, chosen, flipped, RANGES * drawn[:4], 1 + FACTORS * drawn[4:])
 
     return augment
 
 
-# What `heavy` does to pixels, given who is flipped, the amounts in the order of RANGES and the
-# factors in that of FACTORS.
-_Change = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+# What `heavy` does to pixels, given which are chosen, who is flipped, the amounts in the order of
+# RANGES and the factors in that of FACTORS.
+_Change = Callable[[Tensor, Tensor | None, Tensor, Tensor, Tensor], Tensor]
 
 
 def _change_by(kernels: native.Kernels, fill: Tensor) -> _Change:
@@ -94,8 +120,12 @@ def _change_by(kernels: native.Kernels, fill: Tensor) -> _Change:
     grey, turn = (GREY, TURN) if len(fill) == 3 else (torch.ones(1, 1), torch.zeros(1, 1))
     luma, turn = grey[0].contiguous(), turn.contiguous()
 
-    def change(pixels: Tensor, flipped: Tensor, amounts: Tensor, factors: Tensor) -> Tensor:
-        return kernels.warp_and_recolour(pixels, flipped, amounts, factors, luma, turn, fill)
+    def change(
+        pixels: Tensor, chosen: Tensor | None, flipped: Tensor, amounts: Tensor, factors: Tensor
+    ) -> Tensor:
+        return kernels.warp_and_recolour(
+            pixels, flipped, amounts, factors, luma, turn, fill, chosen
+        )
 
     return change
 
@@ -112,7 +142,10 @@ def _change_in_torch(fill: Tensor, shape: tuple[int, ...]) -> _Change:
         fill.view(channels, 1, 1, 1), (count, channels, height, width, 1), margin=1
     ).squeeze(4)
 
-    def change(pixels: Tensor, flipped: Tensor, amounts: Tensor, factors: Tensor) -> Tensor:
+    def change(
+        pixels: Tensor, chosen: Tensor | None, flipped: Tensor, amounts: Tensor, factors: Tensor
+    ) -> Tensor:
+        pixels = select(pixels, chosen)
         size = len(pixels)
         angle, down, right, hue = amounts
         scale, brightness, contrast, saturation = factors

@@ -50,6 +50,7 @@ def batches(
     pixels = images.to(device)
     pixels = pixels.movedim(1, 3).unsqueeze(1) if channels_last else pixels.unsqueeze(4)
     pixels = pixels.contiguous()
+    order = None if order is None else order.contiguous()
     filling = torch.tensor(list(fill), dtype=torch.float32, device=device)
     augmentation = AUGMENTATIONS[augment](filling, (batch_size, *pixels.shape[1:]))
     return _generate(
@@ -70,12 +71,12 @@ def _generate(
     for start in range(0, count, batch_size):
         stop = min(start + batch_size, count)
         if order is None:
-            chosen_pixels, chosen_labels = pixels[start:stop], labels[start:stop]
+            floats, chosen_labels = augmentation(pixels[start:stop], generator), labels[start:stop]
         else:
             chosen = order[start:stop].to(pixels.device)
-            chosen_pixels = pixels.index_select(0, chosen)
+            floats = augmentation(pixels, generator, chosen)
             chosen_labels = labels.index_select(0, chosen)
-        floats = augmentation(chosen_pixels, generator).contiguous()
+        floats = floats.contiguous()
         # Without the dimension of size 1 that is left, (B, H, W, C) or (B, C, H, W).
         images = floats.squeeze(1).movedim(3, 1) if channels_last else floats.squeeze(4)
         yield images, chosen_labels
@@ -93,4 +94,8 @@ def _check_arguments(images: Tensor, labels: Tensor, batch_size: int, order: Ten
     if order is not None and (order.dtype != torch.int64 or order.ndim != 1):
         raise ValueError(
             f"order must be int64 of shape (N,), got {order.dtype} {tuple(order.shape)}"
+        )
+    if order is not None and len(order) and not 0 <= order.min() <= order.max() < len(images):
+        raise ValueError(
+            f"order holds indices of {len(images)} images, got {order.min()} to {order.max()}"
         )

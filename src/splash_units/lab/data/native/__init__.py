@@ -6,7 +6,6 @@ None and the torch operations in `augment` serve, which define what is computed.
 
 import ctypes
 import os
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -26,20 +25,32 @@ SOURCES = Path(__file__).resolve().parent
 
 
 class Kernels:
-    """The library's functions on batches (B, P, H, W, K); the results are new tensors."""
+    """The library's functions on images (N, P, H, W, K), of which `chosen` (B,) picks a batch.
+
+    Without it all of them are the batch. Its indices are not checked. The results are new tensors.
+    """
 
     def __init__(self, library: Path) -> None:
         functions = ctypes.CDLL(str(library))
+        self._convert = functions.splash_convert
         self._flip_and_shift = functions.splash_flip_and_shift
         self._warp_and_recolour = functions.splash_warp_and_recolour
 
+    def convert(self, pixels: Tensor, chosen: Tensor | None = None) -> Tensor:
+        """To floats in [0, 1], as a division by 255."""
+        return _call(self._convert, pixels, chosen)
+
     def flip_and_shift(
-        self, pixels: Tensor, flipped: Tensor, down: Tensor, right: Tensor, fill: Tensor
+        self,
+        pixels: Tensor,
+        flipped: Tensor,
+        down: Tensor,
+        right: Tensor,
+        fill: Tensor,
+        chosen: Tensor | None = None,
     ) -> Tensor:
         """As `augment.flip_and_shift`, bit for bit; `fill` has a value for each channel."""
-        result = torch.empty(pixels.shape)
-        _call(self._flip_and_shift, pixels, (flipped, down, right, fill, result))
-        return result
+        return _call(self._flip_and_shift, pixels, chosen, flipped, down, right, fill)
 
     def warp_and_recolour(
         self,
@@ -50,6 +61,7 @@ class Kernels:
         luma: Tensor,
         turn: Tensor,
         fill: Tensor,
+        chosen: Tensor | None = None,
     ) -> Tensor:
         """As `augment.recolour`, cut to [0, 1], and `augment.warp`, but for rounding.
 
@@ -58,10 +70,8 @@ class Kernels:
         """
         if pixels.shape[1] * pixels.shape[4] not in (1, 3):
             raise ValueError(f"images have 1 or 3 channels, got batches {tuple(pixels.shape)}")
-        result = torch.empty(pixels.shape)
-        tensors = (flipped, ranges, factors, luma, turn, fill, result)
-        _call(self._warp_and_recolour, pixels, tensors)
-        return result
+        drawn = (flipped, ranges, factors)
+        return _call(self._warp_and_recolour, pixels, chosen, *drawn, luma, turn, fill)
 
 
 def load() -> Kernels | None:
@@ -85,10 +95,16 @@ def _attempt() -> Kernels | None:
         return None
 
 
-def _call(function: "ctypes._NamedFuncPointer", pixels: Tensor, others: Sequence[Tensor]) -> None:
+def _call(
+    function: "ctypes._NamedFuncPointer", pixels: Tensor, chosen: Tensor | None, *others: Tensor
+) -> Tensor:
+    images = pixels if chosen is None else chosen
+    result = torch.empty(len(images), *pixels.shape[1:])
+    indices = None if chosen is None else _address(chosen)
     # A size passed as a plain int would arrive with 32 bits.
-    sizes = (ctypes.c_int64(size) for size in pixels.shape)
-    function(_address(pixels), *sizes, *map(_address, others))
+    sizes = (ctypes.c_int64(size) for size in result.shape)
+    function(_address(pixels), indices, *sizes, *map(_address, others), _address(result))
+    return result
 
 
 def _address(tensor: Tensor) -> ctypes.c_void_p:

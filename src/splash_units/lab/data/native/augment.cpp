@@ -24,6 +24,12 @@ void share_out(int64_t count, const Work& work) {
   torch_parallel_for(0, count, worth_a_thread, call, const_cast<Work*>(&work));
 }
 
+// Where image i of the batch lies: `chosen` tells which of `images` it is, if it is not simply the
+// next one.
+const uint8_t* image_of(const uint8_t* images, const int64_t* chosen, int64_t i, int64_t size) {
+  return images + (chosen ? chosen[i] : i) * size;
+}
+
 // --- flips and shifts -------------------------------------------------------------------------
 
 void fill_pixels(float* out, int64_t count, const float* fill, int64_t values) {
@@ -245,6 +251,7 @@ void sample_row(const Frame<L>& frame, const Sources& sources, const L& layout, 
 // What warp_and_recolour works on: see below.
 struct Batch {
   const uint8_t* images;
+  const int64_t* chosen;
   int64_t count, height, width;
   const uint8_t* flipped;
   const float *ranges, *factors, *luma, *turn, *fill;
@@ -264,7 +271,7 @@ void warp_and_recolour(const Batch& batch, int64_t begin, int64_t end) {
   Frame<L> frame(layout, batch.fill);
   Sources sources(layout.width);
   for (int64_t i = begin; i < end; ++i) {
-    const uint8_t* image = batch.images + i * layout.size();
+    const uint8_t* image = image_of(batch.images, batch.chosen, i, layout.size());
     float* out = batch.out + i * layout.size();
     const Change change = batch.change(i);
     const float luma = mean_luma(image, layout, batch.luma);
@@ -281,28 +288,40 @@ void warp_and_recolour(const Batch& batch, int64_t begin, int64_t end) {
 
 extern "C" {
 
-// images and out are (count, planes, height, width, values); `fill` has a value for each channel,
-// the others for each image.
-void splash_flip_and_shift(const uint8_t* images, int64_t count, int64_t planes, int64_t height,
-                           int64_t width, int64_t values, const uint8_t* flipped,
-                           const int64_t* down, const int64_t* right, const float* fill,
-                           float* out) {
+// images are (any, planes, height, width, values), of which `chosen`, unless it is null, picks
+// `count`; out is (count, planes, height, width, values).
+void splash_convert(const uint8_t* images, const int64_t* chosen, int64_t count, int64_t planes,
+                    int64_t height, int64_t width, int64_t values, float* out) {
   const int64_t size = planes * height * width * values;
   share_out(count, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
-      flip_and_shift({planes, height, width, values}, images + i * size, flipped[i] != 0, down[i],
-                     right[i], fill, out + i * size);
+      copy_row(image_of(images, chosen, i, size), size, out + i * size);
+  });
+}
+
+// As above; `fill` has a value for each channel, the others for each image.
+void splash_flip_and_shift(const uint8_t* images, const int64_t* chosen, int64_t count,
+                           int64_t planes, int64_t height, int64_t width, int64_t values,
+                           const uint8_t* flipped, const int64_t* down, const int64_t* right,
+                           const float* fill, float* out) {
+  const int64_t size = planes * height * width * values;
+  share_out(count, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      flip_and_shift({planes, height, width, values}, image_of(images, chosen, i, size),
+                     flipped[i] != 0, down[i], right[i], fill, out + i * size);
   });
 }
 
 // As above, for one channel or three. ranges are (4, count): angle, down, right, hue; factors are
 // (4, count): scale, brightness, contrast, saturation; `luma` has a value for each channel, `turn`
 // is a square of them.
-void splash_warp_and_recolour(const uint8_t* images, int64_t count, int64_t planes, int64_t height,
-                              int64_t width, int64_t values, const uint8_t* flipped,
-                              const float* ranges, const float* factors, const float* luma,
-                              const float* turn, const float* fill, float* out) {
-  const Batch batch{images, count, height, width, flipped, ranges, factors, luma, turn, fill, out};
+void splash_warp_and_recolour(const uint8_t* images, const int64_t* chosen, int64_t count,
+                              int64_t planes, int64_t height, int64_t width, int64_t values,
+                              const uint8_t* flipped, const float* ranges, const float* factors,
+                              const float* luma, const float* turn, const float* fill,
+                              float* out) {
+  const Batch batch{images,  chosen, count, height, width, flipped, ranges,
+                    factors, luma,   turn,  fill,   out};
   const auto augment = planes * values == 1 ? warp_and_recolour<Layout<1, false>>
                        : values == 1        ? warp_and_recolour<Layout<3, false>>
                                             : warp_and_recolour<Layout<3, true>>;
