@@ -157,6 +157,20 @@ def test_the_last_number_before_a_hinge_and_the_first_behind(where: str) -> None
             assert torch.equal(dx, expected.float())
 
 
+@pytest.mark.parametrize("first", [0.7, 0.0, -0.7])
+def test_every_magnitude_and_both_zeros(first: float) -> None:
+    hinges = torch.tensor(HINGES["default"])
+    a_pos, a_neg = (a.detach() for a in slopes(4))
+    a_pos[0] = first
+    powers = torch.exp2(torch.arange(-149.0, 127.0))
+    x = torch.cat([powers, -powers, 1.5 * powers, -1.5 * powers, torch.tensor([0.0, -0.0])])
+    y = OPERATORS.splash(x, a_pos, a_neg, hinges, 0, 1.0)
+    exact = reference.splash(x.double(), a_pos.double(), a_neg.double(), hinges.double())
+    size = reference.splash(x.double(), a_pos.double().abs(), a_neg.double().abs(), hinges.double())
+    assert torch.all((y - exact).abs() <= 4 * EPS[torch.float32] * size + 2.0**-148)
+    assert y[-2:].signbit().tolist() == [False, True]
+
+
 def test_relu_to_the_last_bit_with_its_gradient() -> None:
     x = torch.randn(4099)
     x[::97], x[5::101], x[7::103] = 0.0, -0.0, math.inf

@@ -8,7 +8,7 @@
 // gives slope and intercept of the segment instead, and h = slope * x + intercept.
 //
 // From here to the arithmetic: walk.h takes a tensor apart into strips, parameters.h holds what a strip
-// needs to know, strips.h computes, simd.h is the vectors.
+// needs to know, strips.h computes (halves.h the forward of default hinges), simd.h is the vectors.
 //
 // Slope gradients are summed in float over at most `sum_length` terms a lane, then in double, over
 // pieces whose bounds depend on the tensor's shape only: the same bits for any number of threads.
@@ -19,6 +19,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "halves.h"
 #include "parameters.h"
 #include "simd.h"
 #include "strips.h"
@@ -55,6 +56,8 @@ auto with_finder(Finder finder, const F& f) {
 
 template <class T>
 auto forward_strip_for(int hinges, bool affine, Finder finder) {
+  if constexpr (has_lookup && !std::is_same_v<T, double>)
+    if (finder == Finder::halves) return affine ? &forward_halves_strip<T, true> : &forward_halves_strip<T, false>;
   return with_finder<T>(finder, [&](auto by) {
     // Where a cell's number is looked up, the number of hinges does not matter.
     return with_count<T>(by == Finder::grid || by == Finder::even ? 0 : hinges, [&](auto k) {
@@ -85,9 +88,9 @@ template <class T>
 void forward(const T* x, T* y, Extent e, const Unit<compute_t<T>>& unit, const Norm<compute_t<T>>* norm) {
   using C = compute_t<T>;
   if (e.size() == 0) return;
-  const Walk<C> walk(e, !norm && unit.groups == 1, longest_strip, longest_piece);
+  const Walk<C> walk(e, !norm && unit.groups == 1, longest_strip, longest_strip * lanes<C>::count, worth_sharing);
   const int hinges = padded<T>(unit.hinges);
-  const Parameters<C> parameters(unit, norm, hinges, e.channels, walk.vectors, walk.stride, walk.step);
+  const Parameters<C> parameters(unit, norm, true, hinges, e.channels, walk.vectors, walk.stride, walk.step);
   const auto strip = forward_strip_for<T>(hinges, norm, parameters.finder());
   walk.run([&](int64_t, int64_t at, int64_t v, int64_t n, int64_t stride, int filled) {
     if (filled == lanes<C>::count) [[likely]] return strip(x + at, y + at, n, stride, filled, parameters[v]);
@@ -103,9 +106,9 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
               const Norm<compute_t<T>>* norm, const Sums* sums) {
   using C = compute_t<T>;
   if (e.size() == 0) return;
-  const Walk<C> walk(e, !norm && unit.groups == 1, sum_length, piece);
+  const Walk<C> walk(e, !norm && unit.groups == 1, sum_length, piece, piece);
   const int hinges = padded<T>(unit.hinges);
-  const Parameters<C> parameters(unit, norm, hinges, e.channels, walk.vectors, walk.stride, walk.step);
+  const Parameters<C> parameters(unit, norm, false, hinges, e.channels, walk.vectors, walk.stride, walk.step);
   const auto strip = backward_strip_for<T>(hinges, norm, dx, parameters.finder());
   TotalsOf<C> totals(hinges, walk.totals());
   walk.run([&](int64_t task, int64_t at, int64_t v, int64_t n, int64_t stride, int filled) {
@@ -170,7 +173,7 @@ void moments(const T* x, Extent e, double* mean, double* deviation) {
   };
   auto finish = [&](int64_t c, const Moments& m) { mean[c] = m.mean, deviation[c] = m.deviation; };
   if (e.inner > 1) {
-    parallel(e.channels, e.size() > longest_piece, [&](int64_t c) {
+    parallel(e.channels, e.size() > worth_sharing, [&](int64_t c) {
       Moments all_lanes[W];
       for (int64_t o = 0; o < e.outer; ++o)
         along_row<C>(e.inner, sum_length, [&](int64_t i, int64_t n, int filled) {
@@ -184,7 +187,7 @@ void moments(const T* x, Extent e, double* mean, double* deviation) {
   }
   const Columns<C> columns(e);
   std::vector<Moments> parts(columns.row_tasks * columns.width);
-  parallel(columns.tasks(), e.size() > longest_piece, [&](int64_t task) {
+  parallel(columns.tasks(), e.size() > worth_sharing, [&](int64_t task) {
     Moments* mine = parts.data() + task / columns.blocks * columns.width;
     columns.task(task, [&](int64_t i, int64_t v, int64_t n, int64_t stride, int filled) {
       look(i, n, stride, filled, mine + v * W, 1);

@@ -17,6 +17,7 @@ enum class Finder {
   compare,   // with each hinge, adding up what lies below
   segments,  // count the hinges below, at most three beside zero, and look up a register of four
   grid,      // hinges are multiples of a step; the cell number looks up a register for each side
+  halves,    // forward only, up to four hinges at multiples of a half: see halves.h
   even,      // at most sixteen hinges, evenly spaced: the cell number, as for a grid but inexact, looks up sixteen
 };
 
@@ -26,6 +27,7 @@ enum class Finder {
 struct Table {
   Vec<float> slope, intercept, slope_neg, intercept_neg;
   float cells_per_unit, last;
+  Ints<float> segment_of_cell;  // bytes
   float sixteen[5][16];
 };
 enum { slope_row, intercept_row, slope_neg_row, intercept_neg_row, hinge_row };
@@ -57,13 +59,27 @@ float even_cells_per_unit(const Unit<float>& unit) {
   return cells;
 }
 
-Finder finder_for(const Unit<float>& unit) {
+constexpr int cell_of_zero = 8, last_cell = 15;  // cells of a half, x = 0 being where the eighth begins
+
+bool are_halves(const Unit<float>& unit) {
+  if (unit.hinges > 4 || unit.at[unit.hinges - 1] * 2 >= cell_of_zero) return false;
+  // -0.0 counts as positive there, and a falling slope would turn its sign.
+  for (int64_t group = 0; group < unit.groups; ++group)
+    if (!(unit.pos[group] >= 0)) return false;
+  return std::all_of(unit.at, unit.at + unit.hinges, [](float at) { return at * 2 == std::floor(at * 2); });
+}
+
+Finder finder_for(const Unit<float>& unit, bool forward) {
   if (!has_lookup) return Finder::compare;
+  if (forward && are_halves(unit)) return Finder::halves;
   if (unit.hinges <= 4) return Finder::segments;
   if (cells_per_unit(unit) > 0) return Finder::grid;
   return even_cells_per_unit(unit) > 0 ? Finder::even : Finder::compare;
 }
-Finder finder_for(const Unit<double>&) { return Finder::compare; }
+Finder finder_for(const Unit<double>&, bool) { return Finder::compare; }
+
+// + 0.0 turns a negative zero into a positive one, which torch.relu gives left of zero.
+float entry(double value) { return std::isnan(value) ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>(value) + 0.0f; }
 
 void tabulate_even(Table& t, const Unit<float>& unit, int64_t group) {
   t.cells_per_unit = even_cells_per_unit(unit), t.last = unit.hinges - 1;
@@ -73,15 +89,36 @@ void tabulate_even(Table& t, const Unit<float>& unit, int64_t group) {
       const double p = unit.pos[s * unit.groups + group], n = unit.neg[s * unit.groups + group];
       right += p, right_at -= p * unit.at[s], left -= n, left_at -= n * unit.at[s];
     }
-    t.sixteen[slope_row][s] = static_cast<float>(right), t.sixteen[intercept_row][s] = static_cast<float>(right_at) + 0.0f;
-    t.sixteen[slope_neg_row][s] = static_cast<float>(left) + 0.0f, t.sixteen[intercept_neg_row][s] = static_cast<float>(left_at) + 0.0f;
+    t.sixteen[slope_row][s] = entry(right), t.sixteen[intercept_row][s] = entry(right_at);
+    t.sixteen[slope_neg_row][s] = entry(left), t.sixteen[intercept_neg_row][s] = entry(left_at);
     t.sixteen[hinge_row][s] = s < unit.hinges ? unit.at[s] : std::numeric_limits<float>::infinity();
   }
+}
+
+// Segment 4 + k is the one beyond k hinges on the right, 3 - k on the left.
+void tabulate_halves(Table& t, const Unit<float>& unit, int64_t group) {
+  double right = 0, left = 0, right_at = 0, left_at = 0;
+  for (int s = 0; s < 4; ++s) {
+    if (s < unit.hinges) {
+      const double p = unit.pos[s * unit.groups + group], n = unit.neg[s * unit.groups + group];
+      right += p, right_at -= p * unit.at[s], left -= n, left_at -= n * unit.at[s];
+    }
+    t.slope[4 + s] = entry(right), t.intercept[4 + s] = s == 0 ? -0.0f : entry(right_at);
+    t.slope[3 - s] = entry(left), t.intercept[3 - s] = entry(left_at);
+  }
+  uint8_t segment[register_bytes];
+  for (int i = 0; i < register_bytes; ++i) {
+    const float middle = (i % 16 - cell_of_zero + 0.5f) / 2;
+    const auto beyond = std::count_if(unit.at + 1, unit.at + unit.hinges, [&](float at) { return std::fabs(middle) > at; });
+    segment[i] = static_cast<uint8_t>(middle > 0 ? 4 + beyond : 3 - beyond);
+  }
+  std::memcpy(&t.segment_of_cell, segment, sizeof segment);
 }
 
 void tabulate(Table& t, const Unit<float>& unit, int64_t group, Finder finder) {
   constexpr int W = lanes<float>::count;
   t = Table{};
+  if (finder == Finder::halves) return tabulate_halves(t, unit, group);
   if (finder == Finder::even) return tabulate_even(t, unit, group);
   const float cells = finder == Finder::grid ? cells_per_unit(unit) : 0;
   t.cells_per_unit = cells, t.last = unit.at[unit.hinges - 1] * cells + 1;
@@ -94,9 +131,8 @@ void tabulate(Table& t, const Unit<float>& unit, int64_t group, Finder finder) {
     }
     const int first = finder == Finder::grid ? j : (5 - j) % 4, step = finder == Finder::grid ? W : 4;
     for (int to = first; to < W; to += step) {
-      // + 0.0 turns a negative zero into a positive one, which torch.relu gives left of zero.
-      t.slope[to] = static_cast<float>(right), t.intercept[to] = static_cast<float>(right_at) + 0.0f;
-      t.slope_neg[to] = static_cast<float>(left) + 0.0f, t.intercept_neg[to] = static_cast<float>(left_at) + 0.0f;
+      t.slope[to] = entry(right), t.intercept[to] = entry(right_at);
+      t.slope_neg[to] = entry(left), t.intercept_neg[to] = entry(left_at);
     }
   }
 }
@@ -119,10 +155,10 @@ template <class C>
 class Parameters {
  public:
   // `padded` is the number of hinges strips were compiled for; the surplus never bends anything.
-  Parameters(const Unit<C>& unit, const Norm<C>* norm, int padded, int64_t channels, int64_t count, int64_t stride, int64_t step)
+  Parameters(const Unit<C>& unit, const Norm<C>* norm, bool forward, int padded, int64_t channels, int64_t count, int64_t stride, int64_t step)
       : at_(padded, std::numeric_limits<C>::infinity()), slopes_(2 * padded * count), lanes_(count) {
     std::copy(unit.at, unit.at + unit.hinges, at_.begin());
-    finder_ = step && unit.groups > 1 ? Finder::compare : finder_for(unit);
+    finder_ = step && unit.groups > 1 ? Finder::compare : finder_for(unit, forward);
     const bool has_table = finder_ != Finder::compare;
     if (has_table) tables_.resize(unit.groups == 1 ? 1 : count);
     for (int64_t v = 0; v < count; ++v) {

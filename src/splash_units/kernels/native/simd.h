@@ -38,12 +38,20 @@ template <class C> using Ints = typename vector_of<C>::ints;
 template <class C> using Wide = typename vector_of<C>::wide;  // the same lanes in double
 
 #define SPLASH_INLINE inline __attribute__((always_inline))
-#define SPLASH_IN_PAIRS _Pragma("GCC unroll 2")   // a loop over vectors
+#define SPLASH_INLINE_LAMBDA __attribute__((always_inline))
 #define SPLASH_UNROLLED _Pragma("GCC unroll 8")  // a loop over hinges, or their sums would go through memory
 #define SPLASH_ONE_COPY __attribute__((noinline))  // called from several loops; inlined, it takes long to compile
 
 template <class C> SPLASH_INLINE Vec<C> all(C value) { return value - Vec<C>{}; }
 template <class C> SPLASH_INLINE Ints<C> bits(Vec<C> v) { return (Ints<C>)v; }
+
+// v, made here and not later: the compiler would put off each vector's steps until its last.
+SPLASH_INLINE Vec<float> in_order(Vec<float> v) {
+#if defined(__AVX2__)
+  __asm__ volatile("" : "+v"(v));
+#endif
+  return v;
+}
 
 template <class C> SPLASH_INLINE Vec<C> magnitude(Vec<C> v) {
   return (Vec<C>)(bits<C>(v) & std::numeric_limits<typename int_of<C>::type>::max());
@@ -103,17 +111,33 @@ template <> struct stored<bfloat16> {
 #endif
   }
   static SPLASH_INLINE void store(bfloat16* p, Vec<float> v) {  // round to nearest even; NaN stays NaN
-    Ints<float> b = bits<float>(v);
-    Ints<float> rounded = b + 0x7fff + ((b >> 16) & 1);
-    rounded = (v == v) ? rounded : Ints<float>{} + 0x7fc00000;
+    const Ints<float> whole = (v == v) ? rounded(v) : Ints<float>{} + 0x7fc00000;
 #if defined(__AVX2__) && !defined(__AVX512F__)
-    const __m256i upper = _mm256_srli_epi32((__m256i)rounded, 16);
+    const __m256i upper = _mm256_srli_epi32((__m256i)whole, 16);
     const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(upper, upper), 0b1000);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
 #else
-    Halves h = __builtin_convertvector((rounded >> 16) & 0xffff, Halves);
+    Halves h = __builtin_convertvector((whole >> 16) & 0xffff, Halves);
     std::memcpy(p, &h, sizeof h);
 #endif
+  }
+
+  // Neighbours as two vectors, those in even places and those in odd ones: nothing has to cross lanes.
+  static SPLASH_INLINE void load_two(const bfloat16* p, Vec<float>& even, Vec<float>& odd) {
+    Ints<float> both;
+    std::memcpy(&both, p, sizeof both);
+    even = (Vec<float>)(both << 16), odd = (Vec<float>)(both & upper_half);
+  }
+  static SPLASH_INLINE void store_two(bfloat16* p, Vec<float> even, Vec<float> odd) {  // a NaN must be numeric_limits' own
+    const Ints<float> both = ((rounded(even) >> 16) & 0xffff) | (rounded(odd) & upper_half);
+    std::memcpy(p, &both, sizeof both);
+  }
+
+ private:
+  static constexpr int32_t upper_half = static_cast<int32_t>(0xffff0000);
+  static SPLASH_INLINE Ints<float> rounded(Vec<float> v) {
+    const Ints<float> b = bits<float>(v);
+    return b + 0x7fff + ((b >> 16) & 1);
   }
 };
 
@@ -185,6 +209,24 @@ template <> struct stored<float16> {
   }
 };
 
+// `count` vectors, `stride` apart. in_twos: of neighbours, whose order within two vectors does not matter.
+template <class T, bool in_twos, int count>
+SPLASH_INLINE void load_vectors(const T* p, int64_t stride, Vec<compute_t<T>>* v) {
+  SPLASH_UNROLLED
+  for (int q = 0; q < count; ++q) {
+    if constexpr (!in_twos || count % 2) v[q] = stored<T>::load(p + q * stride);
+    else if (q % 2 == 0) stored<T>::load_two(p + q * stride, v[q], v[q + 1]);
+  }
+}
+template <class T, bool in_twos, int count>
+SPLASH_INLINE void store_vectors(T* p, int64_t stride, const Vec<compute_t<T>>* v) {
+  SPLASH_UNROLLED
+  for (int q = 0; q < count; ++q) {
+    if constexpr (!in_twos || count % 2) stored<T>::store(p + q * stride, v[q]);
+    else if (q % 2 == 0) stored<T>::store_two(p + q * stride, v[q], v[q + 1]);
+  }
+}
+
 // One element, for the rare places that go one by one.
 SPLASH_INLINE float as_compute(float v) { return v; }
 SPLASH_INLINE double as_compute(double v) { return v; }
@@ -225,8 +267,14 @@ SPLASH_INLINE Ints<float> nearest(Vec<float> v) { return __builtin_convertvector
 // A register can be indexed by another from AVX2 on; elsewhere hinges are compared one by one.
 // lookup: any of its floats. lookup4: one of four, which stand in every 128-bit piece; that is cheaper.
 // Sixteen: a table of sixteen floats, in as many registers as it takes.
+// lookup_bytes: one of sixteen bytes, which stand in every 128-bit piece, by the lowest byte of each lane;
+// the other bytes of what it gives mean nothing, and a lookup does not heed them.
 #if defined(__AVX512F__)
 constexpr bool has_lookup = true;
+SPLASH_INLINE Vec<float> floor_of(Vec<float> v) { return (Vec<float>)_mm512_roundscale_ps((__m512)v, _MM_FROUND_TO_NEG_INF); }
+SPLASH_INLINE Ints<float> lookup_bytes(Ints<float> table, Ints<float> index) {
+  return (Ints<float>)_mm512_shuffle_epi8((__m512i)table, (__m512i)index);
+}
 SPLASH_INLINE Vec<float> lookup(Vec<float> table, Ints<float> index) {
   return (Vec<float>)_mm512_permutexvar_ps((__m512i)index, (__m512)table);
 }
@@ -240,6 +288,10 @@ struct Sixteen {
 };
 #elif defined(__AVX2__)
 constexpr bool has_lookup = true;
+SPLASH_INLINE Vec<float> floor_of(Vec<float> v) { return (Vec<float>)_mm256_floor_ps((__m256)v); }
+SPLASH_INLINE Ints<float> lookup_bytes(Ints<float> table, Ints<float> index) {
+  return (Ints<float>)_mm256_shuffle_epi8((__m256i)table, (__m256i)index);
+}
 SPLASH_INLINE Vec<float> lookup(Vec<float> table, Ints<float> index) {
   return (Vec<float>)_mm256_permutevar8x32_ps((__m256)table, (__m256i)index);
 }
@@ -256,6 +308,8 @@ struct Sixteen {
 };
 #else
 constexpr bool has_lookup = false;
+SPLASH_INLINE Vec<float> floor_of(Vec<float> v) { return v; }
+SPLASH_INLINE Ints<float> lookup_bytes(Ints<float> table, Ints<float>) { return table; }
 SPLASH_INLINE Vec<float> lookup(Vec<float> table, Ints<float>) { return table; }
 SPLASH_INLINE Vec<float> lookup4(Vec<float> table, Ints<float>) { return table; }
 #endif

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "native.h"
@@ -64,6 +65,11 @@ struct OneByOne {
     return std::isnan(z) ? z : std::max(std::fabs(z) - p.at[s], C(0));
   }
 };
+
+// Whether neighbours may change places within two vectors, which for bfloat16 is cheaper: without batch norm
+// all lanes of a table's user are alike, and its vectors are neighbours.
+template <class T, bool affine, Finder finder>
+constexpr bool goes_in_twos = std::is_same_v<T, bfloat16> && !affine && finder != Finder::compare;
 
 // --- forward ------------------------------------------------------------------------------------------
 
@@ -160,6 +166,32 @@ SPLASH_INLINE void fetch_ahead(const T* in, const T* out) {
   __builtin_prefetch(reinterpret_cast<const char*>(out) + 2048, 1);
 }
 
+// Calls some<2>(i) for each two of n vectors, and some<1>(i) for one that is left.
+template <class F>
+SPLASH_INLINE void by_two(int64_t n, const F& some) {
+  int64_t i = 0;
+  for (; i + 1 < n; i += 2) some.template operator()<2>(i);
+  if (i < n) some.template operator()<1>(i);
+}
+
+// Once for two vectors that are neighbours in a line of the cache.
+template <class T>
+SPLASH_INLINE void fetch_two_ahead(const T* in, const T* out, int64_t stride) {
+  fetch_ahead(in, out);
+  if (stride != lanes<compute_t<T>>::count) fetch_ahead(in + stride, out + stride);
+}
+
+template <class T, bool affine>
+SPLASH_ONE_COPY void forward_one_by_one(const T* x, T* y, int64_t n, int64_t stride, int filled, const Lanes<compute_t<T>>& p) {
+  using C = compute_t<T>;
+  for (int64_t i = 0; i < n; ++i)
+    for (int lane = 0; lane < filled; ++lane) {
+      C z = as_compute(x[i * stride + lane]);
+      if constexpr (affine) z = z * p.scale[lane] + p.shift[lane];
+      put(y + i * stride + lane, OneByOne<C>{p, lane}.value(z));
+    }
+}
+
 template <class T, int K, bool affine, Finder finder>
 SPLASH_ONE_COPY void forward_strip(const T* x, T* y, int64_t n, int64_t stride, int filled, const Lanes<compute_t<T>>& p) {
   using C = compute_t<T>;
@@ -167,11 +199,7 @@ SPLASH_ONE_COPY void forward_strip(const T* x, T* y, int64_t n, int64_t stride, 
   const Found<finder, K> found(p.table);
   const Vec<C> scale = p.scale, shift = p.shift;
   Watch<C> watch;
-  SPLASH_IN_PAIRS
-  for (int64_t i = 0; i < n; ++i) {
-    fetch_ahead(x + i * stride, y + i * stride);
-    Vec<C> z = stored<T>::load(x + i * stride);
-    if constexpr (affine) z = z * scale + shift;
+  const auto value = [&](Vec<C> z) SPLASH_INLINE_LAMBDA {
     const Vec<C> u = magnitude<C>(z);
     watch.see_least(z);
     watch.see_largest(u);
@@ -182,19 +210,23 @@ SPLASH_ONE_COPY void forward_strip(const T* x, T* y, int64_t n, int64_t stride, 
         right += hinges.pos[s] * r;
         left += hinges.neg[s] * r;
       }
-      stored<T>::store(y + i * stride, by_sign<C>(z, left, right));
+      return by_sign<C>(z, left, right);
     } else {
       const Ints<float> j = found.index(u, hinges);
-      stored<T>::store(y + i * stride, found.slope(z, j) * z + found.intercept(z, j));
+      return found.slope(z, j) * z + found.intercept(z, j);
     }
-  }
+  };
+  by_two(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
+    constexpr bool in_twos = goes_in_twos<T, affine, finder>;
+    fetch_two_ahead(x + i * stride, y + i * stride, stride);
+    Vec<C> v[count];
+    load_vectors<T, in_twos, count>(x + i * stride, stride, v);
+    SPLASH_UNROLLED
+    for (int q = 0; q < count; ++q) v[q] = value(affine ? v[q] * scale + shift : v[q]);
+    store_vectors<T, in_twos, count>(y + i * stride, stride, v);
+  });
   if (!watch.saw_negative_zero() && !watch.saw_infinity_or_nan()) [[likely]] return;
-  for (int64_t i = 0; i < n; ++i)
-    for (int lane = 0; lane < filled; ++lane) {
-      C z = as_compute(x[i * stride + lane]);
-      if constexpr (affine) z = z * p.scale[lane] + p.shift[lane];
-      put(y + i * stride + lane, OneByOne<C>{p, lane}.value(z));
-    }
+  forward_one_by_one<T, affine>(x, y, n, stride, filled, p);
 }
 
 // --- backward -----------------------------------------------------------------------------------------
@@ -225,25 +257,30 @@ constexpr bool misses_zero = finder == Finder::segments || finder == Finder::eve
 
 // pos[s], neg[s] = the sums of g max(0, u - b_s) on either side, for K hinges from `at` on. The first of
 // all hinges is at zero.
-template <class T, int K, bool first, bool affine, class At>
+template <class T, int K, bool first, bool affine, Finder finder, class At>
 SPLASH_INLINE void sum_ramps(const T* x, const T* grad, int64_t n, int64_t stride, Vec<compute_t<T>> scale, Vec<compute_t<T>> shift,
                              const At* at, Vec<compute_t<T>>* pos, Vec<compute_t<T>>* neg) {
   using C = compute_t<T>;
   Vec<C> b[K], right[K], left[K];
   SPLASH_UNROLLED
   for (int s = 0; s < K; ++s) b[s] = at[s] - Vec<C>{}, right[s] = left[s] = Vec<C>{};
-  SPLASH_IN_PAIRS
-  for (int64_t i = 0; i < n; ++i) {
-    const Vec<C> in = stored<T>::load(x + i * stride), g = stored<T>::load(grad + i * stride);
-    const Vec<C> z = affine ? in * scale + shift : in, u = magnitude<C>(z);
-    const Vec<C> g_neg = by_sign<C>(z, g, Vec<C>{}), g_pos = g - g_neg;
+  const auto sum = [&](Vec<C> z, Vec<C> g) SPLASH_INLINE_LAMBDA {
+    const Vec<C> u = magnitude<C>(z), g_neg = by_sign<C>(z, g, Vec<C>{}), g_pos = g - g_neg;
     SPLASH_UNROLLED
     for (int s = 0; s < K; ++s) {
       const Vec<C> r = first && s == 0 ? u : above_zero<C>(u - b[s]);
       right[s] += g_pos * r;
       left[s] += g_neg * r;
     }
-  }
+  };
+  by_two(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
+    constexpr bool in_twos = goes_in_twos<T, affine, finder>;
+    Vec<C> in[count], g[count];
+    load_vectors<T, in_twos, count>(x + i * stride, stride, in);
+    load_vectors<T, in_twos, count>(grad + i * stride, stride, g);
+    SPLASH_UNROLLED
+    for (int q = 0; q < count; ++q) sum(affine ? in[q] * scale + shift : in[q], g[q]);
+  });
   SPLASH_UNROLLED
   for (int s = 0; s < K; ++s) pos[s] = right[s], neg[s] = left[s];
 }
@@ -259,41 +296,46 @@ SPLASH_ONE_COPY void backward_strip(const T* x, const T* grad, T* dx, int64_t n,
   Watch<C> watch;
   Vec<C> pos[K ? K : most_hinges], neg[K ? K : most_hinges], dz_sum{}, dz_x_sum{};
 
-  SPLASH_IN_PAIRS
-  for (int64_t i = 0; i < n; ++i) {
-    if constexpr (writes) fetch_ahead(x + i * stride, dx + i * stride);
-    const Vec<C> in = stored<T>::load(x + i * stride), g = stored<T>::load(grad + i * stride);
-    const Vec<C> z = affine ? in * scale + shift : in, u = magnitude<C>(z);
+  const auto slope_at = [&](Vec<C> z) SPLASH_INLINE_LAMBDA {
+    const Vec<C> u = magnitude<C>(z);
     if constexpr (misses_zero<finder>) watch.see_least(u);
     if constexpr (!sums) watch.see_largest(u);  // sums show it themselves: they are not finite then
-    Vec<C> slope;
     if constexpr (finder == Finder::compare) {
       Vec<C> right{}, left{};
       for (int s = 0; s < hinges.count; ++s) {
         right += u > hinges.at[s] ? hinges.pos[s] : Vec<C>{};
         left -= u > hinges.at[s] ? hinges.neg[s] : Vec<C>{};
       }
-      slope = by_sign<C>(z, left, right);
+      return by_sign<C>(z, left, right);
     } else {
-      slope = found.slope(z, found.exact_index(u, hinges));
+      return found.slope(z, found.exact_index(u, hinges));
     }
-    const Vec<C> dz = g * slope + Vec<C>{};  // + 0: a flat segment passes on 0.0, never -0.0, as torch.relu has it
-    if constexpr (writes) {
-      const Vec<C> out = affine ? dz * from_grad + (in * from_x + constant) : dz;
-      stored<T>::store(dx + i * stride, out);
+  };
+  by_two(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
+    constexpr bool in_twos = goes_in_twos<T, affine, finder>;
+    fetch_two_ahead(x + i * stride, (writes ? dx : x) + i * stride, stride);
+    Vec<C> in[count], g[count], out[count];
+    load_vectors<T, in_twos, count>(x + i * stride, stride, in);
+    load_vectors<T, in_twos, count>(grad + i * stride, stride, g);
+    SPLASH_UNROLLED
+    for (int q = 0; q < count; ++q) {
+      // + 0: a flat segment passes on 0.0, never -0.0, as torch.relu has it
+      const Vec<C> dz = g[q] * slope_at(affine ? in[q] * scale + shift : in[q]) + Vec<C>{};
+      out[q] = affine ? dz * from_grad + (in[q] * from_x + constant) : dz;
+      if constexpr (sums && affine) {
+        dz_sum += dz;
+        dz_x_sum += dz * (in[q] - mean);
+      }
     }
-    if constexpr (sums && affine) {
-      dz_sum += dz;
-      dz_x_sum += dz * (in - mean);
-    }
-  }
+    if constexpr (writes) store_vectors<T, in_twos, count>(dx + i * stride, stride, out);
+  });
   // More loops over memory that is in cache by now: together they would need more registers than there are.
   if constexpr (sums) {
     constexpr int block = K ? K : hinges_at_a_time;
-    sum_ramps<T, block, true, affine>(x, grad, n, stride, scale, shift, hinges.at, pos, neg);
+    sum_ramps<T, block, true, affine, finder>(x, grad, n, stride, scale, shift, hinges.at, pos, neg);
     if constexpr (K == 0)
       for (int s = block; s < hinges.count; s += block)
-        sum_ramps<T, block, false, affine>(x, grad, n, stride, scale, shift, hinges.at + s, pos + s, neg + s);
+        sum_ramps<T, block, false, affine, finder>(x, grad, n, stride, scale, shift, hinges.at + s, pos + s, neg + s);
   }
 
   if constexpr (misses_zero<finder>)

@@ -12,11 +12,14 @@ namespace splash_units {
 namespace {
 
 constexpr int64_t sum_length = 64;  // float terms a lane sums up before they go to a double
-constexpr int64_t piece = 16384;    // elements a thread takes at a time
+constexpr int64_t piece = 16384;    // elements a thread sums at a time
 
-// Where nothing is summed. A strip costs a little to begin; and what takes one thread a few microseconds takes
-// two as long, who first have to meet. torch's own operators share tensors of more elements than these.
-constexpr int64_t longest_strip = 256, longest_piece = 32768;
+// Where nothing is summed. A strip costs a little to begin, yet threads are to end together.
+constexpr int64_t longest_strip = 256;
+
+// What takes one thread a few microseconds takes two as long, who first have to meet. torch's own operators
+// share tensors of more elements than these.
+constexpr int64_t worth_sharing = 32768;
 
 constexpr int64_t most_parts = 16;  // of rows, each with sums of its own for every channel
 
@@ -115,10 +118,10 @@ struct Walk {
   Extent e;
   Rows by_row;
   Columns<C> matrix;
-  int64_t longest, piece, tasks, vectors, stride, step;
+  int64_t longest, piece, least_to_share, tasks, vectors, stride, step;
 
-  Walk(Extent extent, bool one_group, int64_t longest_strip, int64_t piece)
-      : e(extent), by_row(extent), matrix(extent), longest(longest_strip), piece(piece) {
+  Walk(Extent extent, bool one_group, int64_t longest_strip, int64_t piece, int64_t least_to_share)
+      : e(extent), by_row(extent), matrix(extent), longest(longest_strip), piece(piece), least_to_share(least_to_share) {
     way = one_group ? flat : e.inner > 1 ? rows : columns;
     tasks = way == flat ? (e.size() + piece - 1) / piece : way == rows ? by_row.tasks() : matrix.tasks();
     vectors = way == flat ? 1 : way == rows ? e.channels : matrix.vectors;
@@ -134,7 +137,7 @@ struct Walk {
   template <class F>
   void run(const F& strip) const {
     constexpr int W = lanes<C>::count;
-    parallel(tasks, e.size() > piece, [&](int64_t task) {
+    parallel(tasks, e.size() > least_to_share, [&](int64_t task) {
       if (way == columns)
         return matrix.task(task, [&](int64_t at, int64_t v, int64_t n, int64_t across, int filled) {
           strip(task, at, v, n, across, filled);
