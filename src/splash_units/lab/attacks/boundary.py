@@ -35,7 +35,6 @@ Array = np.ndarray[Any, Any]
 
 WINDOWS = 2**20
 STARTING, BLENDING, ON_SPHERE, STEPPING = range(4)
-BEFORE_THE_WALK = (STARTING, BLENDING)
 AFTER = np.array([BLENDING, STEPPING, STEPPING, STEPPING])
 LOOK_EVERY = 10
 ROUNDING = 1e-6
@@ -72,9 +71,7 @@ SOURCE = Watch(looks=30, rare=0.1, frequent=0.25)
 
 
 @cache
-def gaussian_windows(
-    length: int, dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, Tensor]:
+def gaussian_windows(length: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Array]:
     """All windows of one long table of Gaussian numbers, shape (WINDOWS, length), and their L2
     norms.
 
@@ -85,7 +82,7 @@ def gaussian_windows(
     until = torch.cat([table.new_zeros(1), table.square().cumsum(0)])
     norms = (until[length:] - until[:-length]).sqrt()
     windows = table.to(device, dtype).as_strided((WINDOWS, length), (1, 1))
-    return windows, norms.to(device, dtype)
+    return windows, norms.to(dtype).numpy()
 
 
 @dataclass
@@ -96,6 +93,7 @@ class BoundaryRows(slots.Rows):
     operations on a few numbers take a fifth of the time of torch's, and there are many a step.
     """
 
+    distance: Tensor  #: from `best` to the clean image, in L2
     places: Tensor  #: where in the table each step's noise begins
     phase: Tensor
     attempt: Tensor  #: noise images tried
@@ -139,12 +137,14 @@ class Boundary(Attack):
 
     def perturb(self, victim: Victim, task: Task) -> Tensor:
         def advance(rows: BoundaryRows) -> Tensor:
-            images, worth_having = self._propose(rows)
-            fooled = victim.logits(images).argmax(1) != rows.label
-            accepted = fooled & worth_having
-            if bool(accepted.any()):
-                rows.best[accepted] = images[accepted]
-            return torch.from_numpy(self._move_on(rows, fooled.numpy(force=True))).to(fooled.device)
+            images, distance, worth_having = self._propose(rows)
+            fooled = (victim.logits(images).argmax(1) != rows.label).numpy(force=True)
+            (accepted,) = (fooled & worth_having).nonzero()
+            if len(accepted):
+                chosen = torch.from_numpy(accepted).to(images.device)
+                rows.best.index_copy_(0, chosen, images.index_select(0, chosen))
+                rows.distance.numpy()[accepted] = distance[accepted]
+            return torch.from_numpy(self._move_on(rows, fooled)).to(images.device)
 
         return slots.run(victim, task, begin=self._begin, advance=advance)
 
@@ -156,6 +156,7 @@ class Boundary(Attack):
             clean=clean,
             label=task.labels,
             best=clean.clone(),
+            distance=one * 0,
             places=integers(
                 task.fresh_streams(), WINDOWS, self.start_attempts + self.steps + 1, like=one
             ),
@@ -171,24 +172,33 @@ class Boundary(Attack):
             source_looks=zero.clone(),
         )
 
-    def _propose(self, rows: BoundaryRows) -> tuple[Tensor, Tensor]:
-        """The image each row wants to ask about, and whether it would be worth having."""
-        device, phase = rows.clean.device, rows.phase.numpy()
-        starting = phase == STARTING
-        number = np.where(starting, rows.attempt.numpy(), self.start_attempts + rows.step.numpy())
-        places = rows.places.numpy()
+    def _propose(self, rows: BoundaryRows) -> tuple[Tensor, Array, Array]:
+        """The image each row wants to ask about, how far it is, and whether it is worth having."""
+        phase, places = rows.phase.numpy(), rows.places.numpy()
+        on_sphere = phase == ON_SPHERE
+        number = np.where(
+            phase == STARTING, rows.attempt.numpy(), self.start_attempts + rows.step.numpy()
+        )
         place = places[np.arange(len(places)), number.clip(max=places.shape[1] - 1)]
-        noise = torch.from_numpy(place).to(device)
-        on_sphere = torch.from_numpy(phase == ON_SPHERE).to(device)
-        images, nearer = step(rows, noise, on_sphere)
-        worth_having = nearer & ~on_sphere
-        if (phase < ON_SPHERE).any():
-            first, blending = (torch.from_numpy(phase == p).to(device) for p in BEFORE_THE_WALK)
-            share = column((rows.blend / self.blend_steps).to(device, images.dtype))
-            images[blending] = torch.lerp(rows.clean, rows.best, share)[blending]
-            images[first] = uniform_noise(images[first], noise[first])
-            worth_having |= first | blending
-        return images, worth_having
+        images, distance = step(rows, place, on_sphere)
+        worth_having = (distance < rows.distance.numpy()) & ~on_sphere
+        before_the_walk = phase < ON_SPHERE
+        if before_the_walk.any():
+            self._start(images, rows, place)
+            away = torch.linalg.vector_norm((images - rows.clean).flatten(1), dim=1)
+            distance = np.where(before_the_walk, away.numpy(force=True), distance)
+            worth_having |= before_the_walk
+        return images, distance, worth_having
+
+    def _start(self, images: Tensor, rows: BoundaryRows, place: Array) -> None:
+        """Put noise, or its blend with the clean image, in the rows that have no walk yet."""
+        phase = torch.from_numpy(rows.phase.numpy()).to(images.device)
+        share = column((rows.blend / self.blend_steps).to(images))
+        images[phase == BLENDING] = torch.lerp(rows.clean, rows.best, share)[phase == BLENDING]
+        first = phase == STARTING
+        images[first] = uniform_noise(
+            images[first], torch.from_numpy(place).to(first.device)[first]
+        )
 
     def _move_on(self, rows: BoundaryRows, fooled: Array) -> Array:
         """Each row's next phase by the answer it got; say which rows are done."""
@@ -224,8 +234,8 @@ class Boundary(Attack):
             source_step *= self.step_adaptation ** SOURCE.look(history, looks, fooled, stepped)
 
 
-def step(rows: BoundaryRows, place: Tensor, on_sphere: Tensor) -> tuple[Tensor, Tensor]:
-    """The next image of each row's walk, and whether it is nearer to the clean one.
+def step(rows: BoundaryRows, place: Array, on_sphere: Array) -> tuple[Tensor, Array]:
+    """The next image of each row's walk, and its distance to the clean one.
 
     With the noise's part across the way to the clean image scaled to `sphere_step` times the
     distance, the step on the sphere is `clean + (across - away) / sqrt(1 + sphere_step^2)`; it and
@@ -235,23 +245,32 @@ def step(rows: BoundaryRows, place: Tensor, on_sphere: Tensor) -> tuple[Tensor, 
     clean = rows.clean.flatten(1)
     away = clean - rows.best.flatten(1)
     windows, norms = gaussian_windows(clean.shape[1], clean.dtype, clean.device)
-    noise, norm = windows.index_select(0, place), norms[place]
-    distance = torch.linalg.vector_norm(away, dim=1)
-    along = torch.linalg.vecdot(noise, away) / distance
-    sphere_step, source_step = (s.to(clean.device) for s in (rows.sphere_step, rows.source_step))
-    # In a few dimensions noise can lie along the way, and rounding then leaves less than nothing.
-    across = torch.maximum(norm.square() - along.square(), ROUNDING * norm.square()).sqrt()
-    slope = sphere_step / across
-    shrink = (1 + sphere_step.square()).rsqrt()
-    sphere = torch.addcmul(clean, away, (-(slope * along + 1) * shrink)[:, None])
-    sphere.addcmul_(noise, (slope * distance * shrink)[:, None]).clamp_(0, 1)
+    noise, norm = windows.index_select(0, torch.from_numpy(place).to(clean.device)), norms[place]
+    distance, sphere_step = rows.distance.numpy(), rows.sphere_step.numpy()
+    with np.errstate(divide="ignore", invalid="ignore"):  # rows that have no walk yet
+        product = noise * away
+        along = product.sum(1).numpy(force=True) / distance
+        # In a few dimensions noise can lie along the way, and rounding leaves less than nothing.
+        across = np.sqrt(np.maximum(norm**2 - along**2, ROUNDING * norm**2))
+        slope, shrink = sphere_step / across, 1 / np.sqrt(1 + sphere_step**2)
+        back = factors(-(slope * along + 1) * shrink, clean)
+        # What was needed before is overwritten: the processor's cache holds few such blocks.
+        sphere = torch.addcmul(clean, away, back, out=away)
+        sphere.addcmul_(noise, factors(slope * distance * shrink, clean)).clamp_(0, 1)
 
-    reach = torch.linalg.vector_norm(clean - sphere, dim=1)
-    # Clipping to [0, 1] has moved the image off the sphere; the step inwards is measured from it.
-    inwards = ((source_step * distance + reach - distance) / reach).clamp(0, 1)
-    inwards.masked_fill_(on_sphere, 0)
-    images = sphere.lerp_(clean, inwards[:, None])
-    return images.view_as(rows.clean), (1 - inwards) * reach < distance
+        gap = torch.sub(clean, sphere, out=product)
+        reach = torch.linalg.vector_norm(gap, dim=1).numpy(force=True)
+        # Clipping to [0, 1] has moved the image off the sphere; the step inwards is measured from
+        # where it is.
+        inwards = (rows.source_step.numpy() * distance + reach - distance) / reach
+    inwards = np.where(on_sphere, 0, inwards.clip(0, 1))
+    images = sphere.lerp_(clean, factors(inwards, clean))
+    return images.view_as(rows.clean), (1 - inwards) * reach
+
+
+def factors(rows: Array, like: Tensor) -> Tensor:
+    """One number a row, to multiply with."""
+    return torch.from_numpy(rows).to(like)[:, None]
 
 
 def uniform_noise(images: Tensor, place: Tensor) -> Tensor:
