@@ -45,6 +45,19 @@ def test_a_pool_passes_nan_on():
         assert pool(x).isnan().sum() == 1
 
 
+@pytest.mark.parametrize("affine", [True, False])
+def test_a_batch_norm_is_torchs_bit_for_bit(affine):
+    norm, x = nn.BatchNorm2d(5, affine=affine), values((3, 5, 7, 7))
+    norm(3 * x + 1)  # statistics that are not the start's
+    norm.eval()
+    expected, expected_gradient = both_passes(norm, x)
+    with frozen(norm):
+        assert "forward" in vars(norm)
+        found, gradient = both_passes(norm, x)
+    assert torch.equal(found, expected)
+    assert torch.equal(gradient, expected_gradient)
+
+
 OTHER_POOLS = {
     "three by three": nn.MaxPool2d(3, 2),
     "overlapping": nn.MaxPool2d(2, 1),
@@ -68,12 +81,16 @@ def test_a_network_gives_the_same_logits_and_is_left_as_it_was():
             found = network(images)
             with frozen(network):  # an attack within an attack must not undo the outer one
                 pass
-            assert sum("forward" in vars(module) for module in network) == 1
+            assert [i for i, module in enumerate(network) if "forward" in vars(module)] == [2, 4, 6]
         assert {name: dict(vars(module)) for name, module in network.named_modules()} == plain
         with torch.no_grad():
             assert torch.equal(network.eval()(images), found)
     finally:
         network.eval()
+
+
+def test_a_batch_norm_by_the_batch_is_left_alone():
+    assert not cheaper_layers(nn.BatchNorm2d(3, track_running_stats=False))
 
 
 def test_what_somebody_replaced_stays_replaced():

@@ -1,8 +1,8 @@
 """A network while it is attacked: in eval mode, its weights fixed, and cheaper for it.
 
 Weights that ask for gradients cost a backward pass up to 1.6 times its price. On a CPU, max-pools
-(`pools`) and convolutions to a few channels (`narrow`) are had for less meanwhile; the logits are
-the network's own, bit for bit.
+(`pools`), batch norms and convolutions to a few channels (`narrow`) are had for less meanwhile; the
+logits are the network's own, bit for bit.
 """
 
 from __future__ import annotations
@@ -71,9 +71,28 @@ def cheaper_layers(model: nn.Module) -> list[tuple[nn.Module, Forward]]:
     """
     if any(hasattr(module, "_orig_mod") for module in model.modules()):
         return []
-    pools = [
-        (module, max_pool(module))
-        for module in model.modules()
-        if type(module) is nn.MaxPool2d and halves(module) and "forward" not in vars(module)
-    ]
-    return [*cheaper_chains(model), *pools]
+    found = list(cheaper_chains(model))
+    for module in model.modules():
+        forward = None if "forward" in vars(module) else cheaper_forward(module)
+        if forward is not None:
+            found.append((module, forward))
+    return found
+
+
+def cheaper_forward(module: nn.Module) -> Forward | None:
+    """How a module can be had for less by itself."""
+    if type(module) is nn.MaxPool2d and halves(module):
+        return max_pool(module)
+    if type(module) is nn.BatchNorm1d or type(module) is nn.BatchNorm2d:
+        return batch_norm(module) if module.track_running_stats else None
+    return None
+
+
+def batch_norm(module: nn.BatchNorm1d | nn.BatchNorm2d) -> Forward:
+    """The forward of a batch norm in eval mode, without what its module asks itself each time.
+
+    On a block of a small network that is half of the time it takes.
+    """
+    statistics = module.running_mean, module.running_var
+    scale, shift, eps = module.weight, module.bias, module.eps
+    return lambda x: torch.batch_norm(x, scale, shift, *statistics, False, 0.0, eps, True)

@@ -50,7 +50,8 @@ def largest(x: Tensor, quarters: Quarters) -> Tensor:
         found: Tensor = LargestOfFour.apply(x, quarters)  # type: ignore[no-untyped-call]
         return found
     a, b, c, d = quarters(x)
-    return torch.maximum(torch.maximum(a, b), torch.maximum(c, d))
+    top, bottom = torch.maximum(a, b), torch.maximum(c, d)
+    return torch.maximum(top, bottom, out=top)
 
 
 def is_greater(x: Tensor, y: Tensor) -> Tensor:
