@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 from splash_units.lab import studies
 from splash_units.lab.campaign import Began, Done
 from splash_units.lab.cli.app import app
+from splash_units.lab.cli.run import check
 from splash_units.lab.cluster import run_all
 from splash_units.lab.jobs import missing
-from splash_units.lab.spec import CostSpec
+from splash_units.lab.spec import CostSpec, TrainSpec
 from splash_units.lab.store import Store
 from splash_units.lab.tables import build_all, render
 
@@ -91,11 +92,26 @@ def test_a_mistake_ends_it_before_anything_runs(splash, tmp_path, arguments, sai
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"recipe": "fancy"}, "no variant 'fancy'"),
+        ({"model_options": {"depth": 3}}, "depth"),
+        ({"unit_options": {"num_hinges": 4}}, "num_hinges must be odd"),
+        ({"source": TrainSpec(unit="rleu")}, "unknown unit 'rleu'"),
+    ],
+)
+def test_every_name_of_every_training_is_checked(changed, said):
+    with pytest.raises(ValueError, match=said):
+        check([TrainSpec(**changed)], data_is_here=False)
+
+
 def test_missing_data_is_said_at_once(splash, tmp_path, monkeypatch):
     monkeypatch.setenv("SPLASH_DATA", str(tmp_path))
     done = splash("run", "hinges", "--scale", "short", "--only", "model=mlp")
     assert done.exit_code == 2
     assert "splash data get mnist" in done.stderr
+    check([TrainSpec(data="mnist")], data_is_here=False)  # but perhaps on a cluster's machines
 
 
 def test_no_scheduler_at_the_address(splash, study, monkeypatch):

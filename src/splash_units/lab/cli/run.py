@@ -80,26 +80,15 @@ def _stand_in(study: Study, scale: str, seeds: int | None, only: str | None) -> 
 
 
 def check(specs: Sequence[AnySpec], *, data_is_here: bool) -> None:
-    """Raise ValueError for a unit, network, attack or data set that isn't there, before work."""
-    from splash_units import catalogue
-    from splash_units.lab import data, models
-    from splash_units.lab.robustness import check_attack
-    from splash_units.lab.spec import AttackSpec, TransferSpec, unknown
+    """Raise ValueError for a name that there is not, or data that are not here, before work."""
+    from splash_units.lab import data, vocabulary
 
-    trainings = {spec for spec in specs if isinstance(spec, TrainSpec)}
-    for spec in specs:
-        trainings.update(needs(spec))
-        if isinstance(spec, AttackSpec | TransferSpec):
-            check_attack(spec.attack, spec.options)
-    for training in trainings:
-        catalogue.unit(training.unit, **training.unit_options)
-        if training.model not in models.names():
-            raise ValueError(unknown("network", training.model, models.names()))
+    vocabulary.check(specs)
+    if not data_is_here:
+        return
     states = {state.name: state for state in data.available()}
     for name in sorted(data_of(specs)):
-        if name not in states:
-            raise ValueError(unknown("data set", name, states))
-        if data_is_here and not states[name].present:
+        if not states[name].present:
             raise ValueError(f"data set {name}: {states[name].note}")
 
 
