@@ -1,10 +1,13 @@
 """Pictures: the curves in them are the units' own."""
 
+import os
+
 import numpy as np
 import pytest
 import tiny_lab  # noqa: F401 - registers the network and its data
 import torch
 
+from splash_units.kernels import native
 from splash_units.lab.assembly import units_of
 from splash_units.lab.pictures import (
     GRID,
@@ -46,6 +49,20 @@ def test_the_last_curve_is_what_the_trained_unit_does(runs, unit):
             y = module(GRID.view(-1, 1).expand(-1, channels)).mean(1)
         assert np.allclose(evolution.curves[-1], y, atol=1e-6)
         assert not np.array_equal(evolution.curves[-1], evolution.curves[0])
+
+
+@pytest.mark.parametrize("chosen", [None, "native"])
+def test_asking_a_unit_needs_no_compiled_kernel(runs, monkeypatch, chosen):
+    def refuse():
+        raise AssertionError("a kernel was asked for")
+
+    monkeypatch.setattr(native, "calls", None)
+    monkeypatch.setattr(native, "load", refuse)
+    monkeypatch.delenv("SPLASH_KERNEL", raising=False)
+    if chosen:
+        monkeypatch.setenv("SPLASH_KERNEL", chosen)
+    assert len(evolutions(runs["apl"])) == 2
+    assert os.environ.get("SPLASH_KERNEL") == chosen
 
 
 def test_splash_starts_as_relu_and_ends_where_its_slopes_say(runs):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,18 +64,33 @@ def _module_curves(run: Run, layers: Mapping[str, Mapping[str, Tensor]]) -> dict
     """What any other unit does to GRID: its module is asked, with its slopes as they were then."""
     arguments = run.record()["network_arguments"]
     network = build_network(run.spec(), arguments).eval()
-    channels = _input_channels(network, arguments)
     curves = {}
-    for layer, slopes in layers.items():
-        module = network.get_submodule(layer)
-        x = GRID.view(-1, 1).expand(-1, channels[layer])
-        rows = []
-        for at in range(len(next(iter(slopes.values())))):
-            for key, values in slopes.items():
-                module.get_parameter(key).copy_(values[at])
-            rows.append(_averaged(module(x)))
-        curves[layer] = np.stack(rows)
+    with _plain_equation():
+        channels = _input_channels(network, arguments)
+        for layer, slopes in layers.items():
+            module = network.get_submodule(layer)
+            x = GRID.view(-1, 1).expand(-1, channels[layer])
+            rows = []
+            for at in range(len(next(iter(slopes.values())))):
+                for key, values in slopes.items():
+                    module.get_parameter(key).copy_(values[at])
+                rows.append(_averaged(module(x)))
+            curves[layer] = np.stack(rows)
     return curves
+
+
+@contextmanager
+def _plain_equation() -> Iterator[None]:
+    """Without a compiled kernel: some points of a shape are no reason to build one for a minute."""
+    chosen = os.environ.get("SPLASH_KERNEL")
+    os.environ["SPLASH_KERNEL"] = "reference"
+    try:
+        yield
+    finally:
+        if chosen is None:
+            del os.environ["SPLASH_KERNEL"]
+        else:
+            os.environ["SPLASH_KERNEL"] = chosen
 
 
 def _averaged(y: Tensor) -> Array:
