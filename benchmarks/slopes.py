@@ -1,13 +1,13 @@
 """How the gradient of a shared slope should be scaled: rules compared by training loss.
 
-    python benchmarks/slopes.py compare threefold stability epochs [--only resnet20] [--seed 0]
+    python benchmarks/slopes.py compare threefold stability longer epochs [--only resnet20]
     python benchmarks/slopes.py tables
 
 `compare` trains the MLP, LeNet5 and ResNet-20 at their recipes' learning rates, the slopes by one
 rule after the other; `threefold` does so with ResNet-20 at three times the rate. `stability` takes
 the default rule through all five networks, three ways of sharing, SGD and Adam, at the usual
-learning rate and at three times it. `epochs` trains ResNet-20 on all images. `tables` prints what
-docs/slopes.md shows. Nothing looks at a test image.
+learning rate and at three times it, `longer` two of them for more steps. `epochs` trains ResNet-20
+on all images. `tables` prints what docs/slopes.md shows. Nothing looks at a test image.
 
 Each finished run is a line of the results file, and is not done again. Learning rates stay where a
 recipe starts: two epochs of a schedule pressed into two epochs would show its last phase, too.
@@ -146,8 +146,8 @@ TRIED = {
     "mlp": {"data": "mnist", "fraction": 0.5},
     "lenet5": {"data": "cifar-10", "fraction": 0.25},
     "resnet20": {**_CIFAR_SHIFTED, "fraction": 0.04096, "batch_size": 32},
-    "nin": {"data": "cifar-10", "fraction": 0.0192, "batch_size": 16},
-    "allcnn": {"data": "cifar-10", "fraction": 0.0192, "batch_size": 16},
+    "nin": {"data": "cifar-10", "fraction": 0.0064, "batch_size": 16},
+    "allcnn": {"data": "cifar-10", "fraction": 0.0064, "batch_size": 16},
 }
 RATES = {
     "sgd": {"mlp": 0.01, "lenet5": 0.01, "resnet20": 0.1, "nin": 0.05, "allcnn": 0.1},
@@ -164,17 +164,25 @@ def compare(seeds: Sequence[int] = (0, 1, 2)) -> Iterator[Job]:
 def stability() -> Iterator[Job]:
     """The default at one and three times the learning rate, beside ReLU and the literal unit."""
     for times, optimizer, model in product((3, 1), RATES, TRIED):
-        settings = {
-            "epochs": 1,
-            **TRIED[model],
-            "model": model,
-            "optimizer": optimizer,
-            "lr": times * RATES[optimizer][model],
-        }
+        settings = _tried(model, optimizer, times)
         yield Job("stability", RELU, _spec(RELU, **settings))
         for share in SHARES:
             shared = {"unit_options": {} if share == "layer" else {"share": share}}
             yield Job("stability", DEFAULT, _spec(DEFAULT, **settings, **shared))
+
+
+def longer() -> Iterator[Job]:
+    """The two large networks for three times as many steps."""
+    for times, model in product((3, 1), ("nin", "allcnn")):
+        settings = {**_tried(model, "sgd", times), "epochs": 3}
+        for rule in (DEFAULT, RELU):
+            yield Job("longer", rule, _spec(rule, **settings))
+
+
+def _tried(model: str, optimizer: str, times: int) -> dict[str, Any]:
+    """How `stability` trains a network, at so many times its learning rate."""
+    lr = times * RATES[optimizer][model]
+    return {"epochs": 1, **TRIED[model], "model": model, "optimizer": optimizer, "lr": lr}
 
 
 def threefold() -> Iterator[Job]:
@@ -203,6 +211,7 @@ STUDIES = {
     "compare": compare,
     "threefold": threefold,
     "stability": stability,
+    "longer": longer,
     "epochs": epochs,
 }
 
@@ -328,9 +337,15 @@ def verdict(summary: dict[str, Any]) -> str:
 
 def tables(runs: Sequence[dict[str, Any]]) -> str:
     """All results as the tables of docs/slopes.md, one a study."""
-    studies = (name for name in (*STUDIES, "threefold by channel") if name != "stability")
-    by_rule = [_by_rule(runs, name) for name in studies if any(r["study"] == name for r in runs)]
-    return "\n\n".join([*by_rule, _by_sharing(runs)])
+    there = {run["study"] for run in runs}
+    by_rule = ("compare", "threefold", "threefold by channel", "epochs")
+    by_sharing = ("stability", "longer")
+    return "\n\n".join(
+        [
+            *(_by_rule(runs, study) for study in by_rule if study in there),
+            *(_by_sharing(runs, study) for study in by_sharing if study in there),
+        ]
+    )
 
 
 def _by_rule(runs: Sequence[dict[str, Any]], study: str) -> str:
@@ -347,11 +362,11 @@ def _by_rule(runs: Sequence[dict[str, Any]], study: str) -> str:
     return _table(rows)
 
 
-def _by_sharing(runs: Sequence[dict[str, Any]]) -> str:
+def _by_sharing(runs: Sequence[dict[str, Any]], study: str) -> str:
     """A row for each network, optimizer and learning rate; a column for ReLU and each sharing."""
-    own = [run for run in runs if run["study"] == "stability"]
+    own = [run for run in runs if run["study"] == study]
     columns = {"relu": ("relu", "layer"), **{s: ("default", s) for s in SHARES}}
-    rows = [["network", "optimizer", "learning rate", *columns]]
+    rows = [[study, "optimizer", "learning rate", *columns]]
     for model, optimizer, times in product(TRIED, RATES, (1, 3)):
         lr = times * RATES[optimizer][model]
         here = [
