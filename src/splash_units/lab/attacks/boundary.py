@@ -175,15 +175,15 @@ class Boundary(Attack):
     def _propose(self, rows: BoundaryRows) -> tuple[Tensor, Array, Array]:
         """The image each row wants to ask about, how far it is, and whether it is worth having."""
         phase, places = rows.phase.numpy(), rows.places.numpy()
-        on_sphere = phase == ON_SPHERE
-        number = np.where(
-            phase == STARTING, rows.attempt.numpy(), self.start_attempts + rows.step.numpy()
-        )
-        place = places[np.arange(len(places)), number.clip(max=places.shape[1] - 1)]
+        on_sphere, before_the_walk = phase == ON_SPHERE, phase < ON_SPHERE
+        some_start = before_the_walk.any()
+        number = self.start_attempts + rows.step.numpy()
+        if some_start:
+            number = np.where(phase == STARTING, rows.attempt.numpy(), number)
+        place = places[np.arange(len(places)), np.minimum(number, places.shape[1] - 1)]
         images, distance = step(rows, place, on_sphere)
         worth_having = (distance < rows.distance.numpy()) & ~on_sphere
-        before_the_walk = phase < ON_SPHERE
-        if before_the_walk.any():
+        if some_start:
             self._start(images, rows, place)
             away = torch.linalg.vector_norm((images - rows.clean).flatten(1), dim=1)
             distance = np.where(before_the_walk, away.numpy(force=True), distance)

@@ -82,6 +82,8 @@ class Victim:
     def recheck(self, images: Tensor) -> Tensor:
         """The logits of any number of images, not counted as questions of the attack."""
         with torch.no_grad():
+            if len(images) <= self.width:
+                return self._answer(images)
             blocks = torch.split(images, self.width)
             return torch.cat([self._answer(block) for block in blocks])
 
