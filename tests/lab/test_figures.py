@@ -2,11 +2,14 @@
 
 import json
 import math
+import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import vl_convert
 
 from splash_units import Splash
 from splash_units.lab import figures
@@ -227,22 +230,36 @@ def test_success_and_what_is_left(store):
     assert {row["label"]: row["mean"] for row in rows} == {"relu": 0, "splash": 75}
 
 
-def test_images_of_every_attack_once(store):
-    for unit, fooled in (("relu", 0), ("splash", 2), ("swish", 4)):
+def test_images_of_every_attack_where_the_least_change_fools_enough(store):
+    for unit, fooled in (("relu", {0.02: 0, 0.04: 1, 0.08: 1}), ("splash", {0.02: 1, 0.04: 4})):
         finished(store, spec(unit))
-        for eps in (0.02, 0.04):
+        for eps, count in fooled.items():
             attack = AttackSpec(train=spec(unit), attack="fgsm", options={"eps": eps})
-            attacked(store, attack, fooled)
+            attacked(store, attack, count)
+    attacked(store, AttackSpec(train=spec("relu"), attack="pixels", options={"k": 3}), 2)
+    attacked(store, AttackSpec(train=spec("relu"), attack="noise", options={"eps": 0.02}), 0)
     rows = [row for row in data_of(figures.draw("adversarial", store)) if "url" in row]
-    assert {row["attack"] for row in rows} == {"fgsm eps 0.02", "fgsm eps 0.04"}
-    for attack in ("fgsm eps 0.02", "fgsm eps 0.04"):
-        shown = [(row["kind"], row["column"]) for row in rows if row["attack"] == attack]
-        assert len(shown) == len(set(shown)) in (3 * 2, 3 * 4)  # of one unit that was fooled
+    shown = Counter(row["attack"] for row in rows)
+    assert shown == {
+        "FGSM ε = 0.04: LeNet5 with SPLASH": 3 * 4,
+        "pixels k = 3: LeNet5 with ReLU": 6,
+    }
     before, after = (
         {row["url"] for row in rows if row["kind"] == kind} for kind in ("before", "after")
     )
     assert all(url.startswith("data:image/png;base64,") for url in before | after)
     assert not before & after
+
+
+def test_names_are_as_the_paper_prints_them(store):
+    for unit in ("relu", "splash"):
+        finished(store, spec(unit))
+        attack = AttackSpec(train=spec(unit), attack="fgsm", options={"eps": 0.02})
+        attacked(store, attack, 1)
+    drawn = vl_convert.vegalite_to_svg(figures.draw("success-eps", store).to_dict())
+    texts = set(re.findall(r"<text[^>]*>([^<]*)</text>", drawn))
+    assert {"ReLU", "SPLASH", "FGSM"} <= texts
+    assert not {"relu", "splash", "fgsm"} & texts
 
 
 def test_a_change_is_seen_however_small():
@@ -258,7 +275,7 @@ def test_of_settings_with_as_many_attacks_always_the_same_is_shown(store):
         train = spec("relu", model=model)
         finished(store, train)
         attacked(store, AttackSpec(train=train, attack="fgsm", options={"eps": 0.02}), 1)
-    assert "allcnn on digits" in json.dumps(figures.draw("success-eps", store).to_dict())
+    assert "All-CNN on digits" in json.dumps(figures.draw("success-eps", store).to_dict())
 
 
 def test_distance_to_the_nearest_mistake(store):

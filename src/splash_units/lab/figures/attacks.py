@@ -1,19 +1,19 @@
 """How networks stand up to attacks: success against a budget, worst case, transfer, images."""
 
-import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import numpy as np
 import polars as pl
 
-from splash_units.lab.figures.choosing import SCALES, Missing, means
+from splash_units.lab.figures.choosing import SCALES, Missing, means, setting_words
 from splash_units.lab.figures.images import data_url, magnified
-from splash_units.lab.figures.style import Drawing, colour, dash, inline, styled
+from splash_units.lab.figures.style import Drawing, colour, dash, inline, named, renamed, styled
 from splash_units.lab.findings import Finding, findings
 from splash_units.lab.frames import SETTING, label, read
+from splash_units.lab.names import ATTACKS, attack_name, data_name, network_name, unit_name
 from splash_units.lab.spec import AttackSpec, TransferSpec
 from splash_units.lab.store import Store
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 L2_GRID = np.linspace(0.0, 2.0, 81)
 IMAGES_SHOWN = 5
 ENLARGED = 96
+ATTACK_HEADER = alt.Header(labelExpr=renamed(ATTACKS))
 KINDS = ("before", "change, magnified", "after")
 
 
@@ -37,7 +38,11 @@ def success_against_eps(store: Store) -> Drawing:
     labels = _labels(rows)
     chart = _lines("eps", "mean", "images fooled, %", labels).properties(width=200, height=190)
     return styled(
-        chart.facet(facet=alt.Facet("attack:N", title=None), columns=3, data=inline(data)),
+        chart.facet(
+            facet=alt.Facet("attack:N", title=None, header=ATTACK_HEADER),
+            columns=3,
+            data=inline(data),
+        ),
         "Success against the size of the change",
         [f"{words}; of the images that were right; 95 % intervals over seeds"],
     )
@@ -84,10 +89,12 @@ def success_against_l2(store: Store) -> Drawing:
     base = _lines("l2", "mean", "images fooled, %", labels, points=False, band=False)
     return styled(
         base.properties(width=240, height=200).facet(
-            facet=alt.Facet("attack:N", title=None), columns=2, data=inline(rows)
+            facet=alt.Facet("attack:N", title=None, header=ATTACK_HEADER),
+            columns=2,
+            data=inline(rows),
         ),
         "How near the nearest mistake lies",
-        [f"{_words(setting)}; L2 on images in [0, 1]; mean over seeds"],
+        [f"{setting_words(*setting)}; L2 on images in [0, 1]; mean over seeds"],
     )
 
 
@@ -104,13 +111,15 @@ def transfer(store: Store) -> Drawing:
         for made, line in zip(labels, result["fooled"], strict=True)
         for shown, value in zip(labels, line, strict=True)
     ]
+    said: dict[str, Any] = {"labelExpr": named(labels)}
     base = alt.Chart(inline(rows)).encode(
-        x=alt.X("shown:N", title="shown to", sort=labels, axis=alt.Axis(labelAngle=-30)),
-        y=alt.Y("made:N", title="made on", sort=labels),
+        x=alt.X("shown:N", title="shown to", sort=labels, axis=alt.Axis(labelAngle=-30, **said)),
+        y=alt.Y("made:N", title="made on", sort=labels, axis=alt.Axis(**said)),
     )
     shade = alt.Color("share:Q", title="fooled", scale=alt.Scale(scheme="blues", domain=[0, 1]),
                       legend=alt.Legend(format="%"))  # fmt: skip
-    ink = alt.condition("datum.share > 0.55", alt.value("white"), alt.value("#222222"))
+    # Not "white", which is paper to a page that shows the figure.
+    ink = alt.condition("datum.share > 0.55", alt.value("#ffffff"), alt.value("#222222"))
     chart = alt.layer(
         base.mark_rect(stroke="white").encode(color=shade),
         base.mark_text(fontSize=11).encode(text=alt.Text("share:Q", format=".0%"), color=ink),
@@ -119,22 +128,24 @@ def transfer(store: Store) -> Drawing:
     return styled(
         chart.properties(width=56 * len(labels), height=44 * len(labels)),
         "Do images made on one network fool another?",
-        [f"{first.model} on {first.data}, {spec.attack}, {images} images, scale {first.scale}"],
+        [
+            f"{network_name(first.model)} on {data_name(first.data)}, {attack_name(spec.attack)}, "
+            f"{images} images, scale {first.scale}"
+        ],
     )
 
 
 def adversarial_images(store: Store) -> Drawing:
-    """Some images before and after an attack, and the change between them, magnified."""
+    """Some images before and after each attack, and the change between them, magnified."""
+    best: dict[str, dict[str, Any]] = {}
+    for row in read(store).attacks.iter_rows(named=True):
+        if row["fooled"]:
+            best[row["attack"]] = max(best.get(row["attack"], row), row, key=_worth_showing)
     rows: list[dict[str, Any]] = []
-    shown: set[str] = set()
-    for found, spec in _attacks(store):
-        name = _attack_name(spec)
-        if name in shown:
-            continue
+    for _, row in sorted(best.items()):
+        found = Finding(store.root / row["run"] / "attacks" / row["id"])
         fooled = found.tensors("fooled")["fooled"].nonzero().flatten()[:IMAGES_SHOWN].tolist()
-        if fooled:
-            shown.add(name)
-            rows += _image_rows(name, found.rows(fooled, "clean", "images"))
+        rows += _image_rows(_attack_words(row), found.rows(fooled, "clean", "images"))
     if not rows:
         raise Missing("no attack has fooled a network yet", "splash run fgsm")
     chart = (
@@ -165,7 +176,11 @@ def _image_rows(attack: str, images: "dict[str, Tensor]") -> Iterator[dict[str, 
 def _lines(x: str, y: str, title: str, labels: list[str], *, points: bool = True,
            band: bool = True, data: Any = alt.Undefined) -> Drawing:  # fmt: skip
     base = alt.Chart().encode(
-        x=alt.X(f"{x}:Q", title={"eps": "eps (Linf)", "l2": "L2"}.get(x, x)),
+        x=alt.X(
+            f"{x}:Q",
+            title={"eps": "ε (L∞)", "l2": "L2"}.get(x, x),
+            axis=alt.Axis(tickCount=4),  # more would run into each other in a small panel
+        ),
         color=colour(labels),
         tooltip=[
             alt.Tooltip("label:N"),
@@ -200,19 +215,13 @@ def _one_setting(attacks: pl.DataFrame, wanted: pl.Expr, *, study: str) -> tuple
     matches = pl.all_horizontal(
         pl.col(name) == value for name, value in zip(SETTING, setting, strict=True)
     )
-    return found.filter(matches), _words(setting)
+    return found.filter(matches), setting_words(*setting)
 
 
 def _fullest(settings: list[tuple[Any, ...]]) -> tuple[Any, ...]:
     """The setting that occurs most; of equals the larger scale, then the first by name."""
     counted = Counter(sorted(settings))
     return max(counted, key=lambda s: (counted[s], -SCALES.index(s[3])))
-
-
-def _words(setting: tuple[Any, ...]) -> str:
-    model, data, augment, scale = setting
-    augmented = "" if augment == "none" else f", {augment} augmentation"
-    return f"{model} on {data}{augmented}, scale {scale}"
 
 
 def _labels(frame: pl.DataFrame) -> list[str]:
@@ -223,7 +232,13 @@ def _ordered(labels: set[str]) -> list[str]:
     return sorted(labels, key=lambda name: (name != "relu", name != "splash", name))
 
 
-def _attack_name(spec: AttackSpec) -> str:
-    shown = {key: value for key, value in spec.options.items() if key in ("eps", "k")}
-    options = ", ".join(f"{key} {json.dumps(value)}" for key, value in shown.items())
-    return f"{spec.attack} {options}".strip()
+def _worth_showing(attack: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Enough images, then a large scale, then a small change."""
+    enough = min(attack["fooled"], IMAGES_SHOWN)
+    return enough, -SCALES.index(attack["scale"]), -(attack["eps"] or attack["k"] or 0.0)
+
+
+def _attack_words(row: Mapping[str, Any]) -> str:
+    """An attack with its budget, and what it was on."""
+    attack = attack_name(row["attack"], eps=row["eps"], k=row["k"])
+    return f"{attack}: {network_name(row['model'])} with {unit_name(row['label'])}"

@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 
 from splash_units.lab.frames import SETTING, Frames
+from splash_units.lab.names import data_name, network_name
 from splash_units.lab.store import Run, Store
 
 SCALES = ("paper", "short", "smoke")
@@ -30,17 +31,19 @@ class Chosen:
 
     @property
     def words(self) -> str:
-        """The setting as a subtitle: network, data, augmentation, scale."""
-        augment = "" if self.setting["augment"] == "none" else f", {self.setting['augment']} aug."
-        return (
-            f"{self.setting['model']} on {self.setting['data']}{augment}, "
-            f"scale {self.setting['scale']}"
-        )
+        """The setting as a subtitle."""
+        return setting_words(*(self.setting[name] for name in SETTING))
 
     def labels(self, order: Sequence[str] = ()) -> list[str]:
         """The units' labels: the given ones first, in that order, then the others."""
         there = self.runs["label"].unique(maintain_order=True).to_list()
         return [name for name in order if name in there] + [n for n in there if n not in order]
+
+
+def setting_words(model: str, data: str, augment: str, scale: str) -> str:
+    """A setting as a subtitle says it: network, data, augmentation, scale."""
+    augmented = "" if augment == "none" else f", {augment} augmentation"
+    return f"{network_name(model)} on {data_name(data)}{augmented}, scale {scale}"
 
 
 def choose(

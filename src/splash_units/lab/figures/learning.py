@@ -1,6 +1,6 @@
 """What happens during training: losses of variants and of starts, and shapes as they change."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -9,14 +9,16 @@ import polars as pl
 
 from splash_units.lab.evolution import Evolution, evolutions, short_name
 from splash_units.lab.figures.choosing import Chosen, choose, curves, runs_named
-from splash_units.lab.figures.style import LINES, PALETTE, Drawing, colour, dash, inline, styled
+from splash_units.lab.figures.style import PALETTE, Drawing, colour, dash, inline, styled
 from splash_units.lab.frames import Frames, read
+from splash_units.lab.names import data_name, network_name
 from splash_units.lab.store import Run, Store
 
 VARIANTS = ("relu", "splash", "splash_fixed", "splash_positive", "splash_negative")
 # The paper shows six layers and does not say which.
 LAYERS_SHOWN = {"resnet20": (1, 4, 8, 12, 16, 19)}
 STARTS_SHOWN_AT = np.linspace(-3.0, 3.0, 25)
+FEW_EPOCHS = 10
 PARTS_SHOWN = (0.0, 0.005, 0.025, 0.1, 0.4, 1.0)  # of the epochs: 0, 1, 5, 20, 80, 200 of 200
 
 
@@ -104,8 +106,8 @@ def _starting_shapes(store: Store, chosen: Chosen, labels: Sequence[str]) -> Dra
 def _loss_chart(frames: Frames, chosen: Chosen, labels: Sequence[str]) -> Any:
     rows = curves(frames, chosen, "train_loss")
     base = alt.Chart(inline(rows)).encode(
-        x=alt.X("epoch:Q", axis=alt.Axis(tickMinStep=1, grid=False)),
-        color=colour(labels, legend=alt.Legend(orient="bottom", columns=3, **LINES)),
+        x=alt.X("epoch:Q", axis=_epochs_axis(rows)),
+        color=colour(labels, orient="bottom", columns=3),
         tooltip=[
             alt.Tooltip("label:N", title="unit"),
             alt.Tooltip("epoch:Q"),
@@ -120,6 +122,13 @@ def _loss_chart(frames: Frames, chosen: Chosen, labels: Sequence[str]) -> Any:
     return alt.layer(band.transform_filter("datum.low > 0"), line) if several else line
 
 
+def _epochs_axis(rows: Sequence[Mapping[str, Any]]) -> alt.Axis:
+    """Whole epochs only, of which a chart would make halves where there are few."""
+    last = max((row["epoch"] for row in rows), default=1)
+    few: dict[str, Any] = {"values": list(range(1, last + 1))} if last <= FEW_EPOCHS else {}
+    return alt.Axis(tickMinStep=1, format="d", grid=False, **few)
+
+
 def evolution(store: Store, model: str) -> Drawing:
     """The shapes of a network's units during training, the inputs' histogram behind the last."""
     run = _evolving_run(store, model)
@@ -130,10 +139,10 @@ def evolution(store: Store, model: str) -> Drawing:
     panels = [_panel(unit, run.inputs(), found.index(unit) + 1) for unit in picked]
     return styled(
         alt.concat(*panels, columns=3).resolve_scale(color="shared"),
-        f"Learned shapes of {model} during training",
+        f"Learned shapes of {network_name(model)} during training",
         [
-            f"{spec.model} on {spec.data}, seed {spec.seed}, {epochs:g} epochs, "
-            f"scale {spec.scale}; grey: where the inputs fall at the end"
+            f"{network_name(spec.model)} on {data_name(spec.data)}, seed {spec.seed}, "
+            f"{epochs:g} epochs, scale {spec.scale}; grey: where the inputs fall at the end"
         ],
     )
 

@@ -8,16 +8,17 @@ import polars as pl
 
 from splash_units.lab.benchmarks.published import published_ratio
 from splash_units.lab.figures.choosing import Missing, choose, means
-from splash_units.lab.figures.style import LINES, PALETTE, Drawing, inline, styled
+from splash_units.lab.figures.style import LINES, PALETTE, Drawing, inline, renamed, styled
 from splash_units.lab.findings import findings
 from splash_units.lab.frames import read
+from splash_units.lab.names import NETWORKS
 from splash_units.lab.spec import CostSpec
 from splash_units.lab.store import Store
 
 DEFAULT_HINGES = 7
 PUBLISHED_HINGES = (3, 5, 7, 9, 11)
 OURS, PAPERS = "here", "in the paper"
-SHARINGS = ("shared", "independent")
+SHARINGS = {"shared": PALETTE[1], "independent": PALETTE[0]}
 
 
 def cost(store: Store) -> Drawing:
@@ -50,8 +51,9 @@ def cost(store: Store) -> Drawing:
         width=260,
         height=220,
     )
+    header = alt.Header(labelExpr=renamed(NETWORKS))
     return styled(
-        chart.facet(column=alt.Column("network:N", title=None)),
+        chart.facet(column=alt.Column("network:N", title=None, header=header)),
         "What one more hinge costs in a training step",
         ["median over interleaved rounds, bars: middle half; 1 is the same network with ReLU"],
     )
@@ -80,8 +82,8 @@ def hinges(store: Store) -> Drawing:
         .fill_null(7)
         .alias("S"),
         pl.when(pl.col("options").str.contains('"share": "unit"'))
-        .then(pl.lit(SHARINGS[1]))
-        .otherwise(pl.lit(SHARINGS[0]))
+        .then(pl.lit("independent"))
+        .otherwise(pl.lit("shared"))
         .alias("sharing"),
     )
     wanted = (pl.col("unit") == "splash") & ~pl.col("options").str.contains("init|source|channel")
@@ -91,7 +93,9 @@ def hinges(store: Store) -> Drawing:
     )
     data = means(rows.iter_rows(named=True), ("S", "sharing"), "error")
     for row in data:  # side by side, so that both intervals can be seen
-        row["at"] = row["S"] + (0.12 if row["sharing"] == SHARINGS[1] else -0.12)
+        row["at"] = row["S"] + (0.12 if row["sharing"] == "independent" else -0.12)
+    there = {row["sharing"] for row in data}
+    sharings = [name for name in SHARINGS if name in there]
     base = alt.Chart(inline(data)).encode(
         x=alt.X(
             "at:Q",
@@ -103,7 +107,7 @@ def hinges(store: Store) -> Drawing:
             "sharing:N",
             title=None,
             legend=alt.Legend(**LINES),
-            scale=alt.Scale(domain=list(SHARINGS), range=[PALETTE[1], PALETTE[0]]),
+            scale=alt.Scale(domain=sharings, range=[SHARINGS[name] for name in sharings]),
         ),
         tooltip=[
             alt.Tooltip("sharing:N"),

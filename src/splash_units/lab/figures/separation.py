@@ -8,6 +8,7 @@ from splash_units.lab.figures.choosing import Missing
 from splash_units.lab.figures.style import PALETTE, Drawing, inline, styled
 from splash_units.lab.findings import Finding, findings
 from splash_units.lab.frames import label
+from splash_units.lab.names import data_name, network_name, unit_name
 from splash_units.lab.spec import SeparationSpec
 from splash_units.lab.store import Store
 
@@ -44,9 +45,9 @@ def separation(store: Store) -> Drawing:
         alt.hconcat(*panels),
         "Two classes as the networks see them, just before the softmax",
         [
-            f"{spec.train.model} on {spec.train.data}, t-SNE of {spec.images_per_class} images a "
-            f"class, scale {spec.train.scale}; t-SNE is for the eye: the numbers are of the "
-            "features themselves"
+            f"{network_name(spec.train.model)} on {data_name(spec.train.data)}, t-SNE of "
+            f"{spec.images_per_class} images a class, scale {spec.train.scale}; t-SNE is for the "
+            "eye: the numbers are of the features themselves"
         ],
     )
 
@@ -79,7 +80,9 @@ def _panel_title(name: str, result: dict[str, Any]) -> alt.TitleParams:
         for key, words in (("silhouette", "silhouette"), ("purity", "neighbour purity"))
         if result.get(key) is not None
     ]
-    return alt.TitleParams(name, subtitle=" · ".join(numbers), fontSize=12, subtitleFontSize=10)
+    return alt.TitleParams(
+        unit_name(name), subtitle=" · ".join(numbers), fontSize=12, subtitleFontSize=10
+    )
 
 
 def _class_name(spec: SeparationSpec, which: int) -> str:

@@ -1,9 +1,12 @@
 """How all figures look: colours the colour-blind can tell apart, and type readable in print."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import altair as alt
+
+from splash_units.lab.names import unit_name
 
 # Okabe and Ito's colours, which differ in lightness as well as in hue; yellow is left out, being
 # invisible on white. The units that every study has keep theirs in all figures.
@@ -60,16 +63,26 @@ def inline(rows: Iterable[Mapping[str, Any]]) -> Any:
     return alt.Data(values=tuple(rows))  # type: ignore[no-untyped-call]
 
 
-def colour(labels: Sequence[str], title: str | None = None, **options: Any) -> alt.Color:
+def colour(labels: Sequence[str], **placed: Any) -> alt.Color:
     """The labels' colours: known units have their own, others take what is left, in order."""
-    options.setdefault("legend", alt.Legend(**LINES))
     return alt.Color(
         "label:N",
-        title=title,
+        title=None,
         sort=list(labels),
         scale=alt.Scale(domain=list(labels), range=colours(labels)),
-        **options,
+        legend=alt.Legend(**LINES, labelExpr=named(labels), **placed),
     )
+
+
+def named(labels: Iterable[str]) -> str:
+    """An expression for the names that the paper prints for units, in a legend or on an axis."""
+    return renamed({label: unit_name(label) for label in labels})
+
+
+def renamed(names: Mapping[str, str]) -> str:
+    """An expression that gives a label its name, if it has one there."""
+    # In brackets, since headers put a longer expression in the label's place.
+    return f"{json.dumps(dict(names))}[datum.label] || (datum.label)"
 
 
 def colours(labels: Sequence[str]) -> list[str]:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from splash_units.lab.report import names
+from splash_units.lab import names
 from splash_units.lab.report.content import Content, Setting, rounded, setting_of
 from splash_units.lab.statistics import summarise
 
@@ -31,7 +31,7 @@ def attack_curves(content: Content) -> list[dict[str, Any]]:
         {
             "setting": places[panel[0]],
             "unit": units[label],
-            "attack": names.ATTACKS.get(panel[1], panel[1]),
+            "attack": names.attack_name(panel[1]),
             "options": panel[2],
             "budget": BUDGETS[panel[3]],
             "x": sorted(budgets),

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from splash_units.lab import names
 from splash_units.lab.frames import Frames
-from splash_units.lab.report import names
 from splash_units.lab.report.commands import train_command
 from splash_units.lab.spec import TrainSpec
 from splash_units.lab.statistics import summarise
@@ -36,8 +36,8 @@ class Setting:
     @property
     def title(self) -> str:
         parts = [
-            names.NETWORKS.get(self.model, self.model),
-            names.DATA_SETS.get(self.data, self.data),
+            names.network_name(self.model),
+            names.data_name(self.data),
             names.AUGMENTATIONS.get(self.augment, self.augment),
         ]
         return " · ".join(part for part in parts if part)
@@ -143,8 +143,8 @@ def payload(content: Content) -> dict[str, Any]:
     return {
         "settings": [
             {
-                "model": names.NETWORKS.get(setting.model, setting.model),
-                "data": names.DATA_SETS.get(setting.data, setting.data),
+                "model": names.network_name(setting.model),
+                "data": names.data_name(setting.data),
                 "scale": setting.scale,
                 "title": setting.title,
                 "subtitle": setting.subtitle,

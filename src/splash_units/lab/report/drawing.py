@@ -54,10 +54,14 @@ def difference(row: Evidence) -> str:
     """The difference and its interval, in words."""
     if row.difference is None:
         return ""
-    words = f"{row.difference:+.3g}"
+    words = _signed(row.difference)
     if row.interval is not None:
-        words += f" ({row.interval[0]:+.3g} to {row.interval[1]:+.3g})"
-    return words.replace("-", "−")
+        words += f" ({_signed(row.interval[0])} to {_signed(row.interval[1])})"
+    return words
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3g}".replace("-", "−") if value else "0"
 
 
 def p_value(p: float | None) -> str:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from splash_units.lab import names
 from splash_units.lab.figures.images import Array, data_url, magnified
 from splash_units.lab.findings import Finding
-from splash_units.lab.report import names
 from splash_units.lab.report.content import Content
 from splash_units.lab.report.verdicts.robustness import Attacked, attacked_groups
 from splash_units.lab.store import Store
@@ -52,12 +52,11 @@ def _pictures_of(finding: Finding, row: Mapping[str, Any]) -> list[dict[str, Any
         images = finding.tensors("images", "clean") if places else {}
     except (OSError, ValueError, KeyError):
         return []  # damaged: the page has other images
-    budget = f" ε = {row['eps']:g}" if row["eps"] else f" k = {row['k']}" if row["k"] else ""
     return [
         {
             "run": row["run"],
             "unit": names.unit_name(row["label"]),
-            "attack": f"{names.ATTACKS.get(row['attack'], row['attack'])}{budget}",
+            "attack": names.attack_name(row["attack"], eps=row["eps"], k=row["k"]),
             "index": int(rows["index"][at]),
             "verdict": f"class {int(rows['labels'][at])}, taken for {int(rows['prediction'][at])} "
             f"({100 * float(rows['probability_predicted'][at]):.0f} % sure)",

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from splash_units.lab import names
 from splash_units.lab.findings import findings
 from splash_units.lab.frames import run_id
-from splash_units.lab.report import names
 from splash_units.lab.report.commands import attack_command, train_command
 from splash_units.lab.report.content import Content, rounded
 from splash_units.lab.spec import AnySpec, AttackSpec, SeparationSpec, describe, needs
@@ -17,8 +17,8 @@ def run_rows(content: Content) -> list[dict[str, Any]]:
     return [
         {
             "id": run["id"],
-            "network": names.NETWORKS.get(group.setting.model, group.setting.model),
-            "data": names.DATA_SETS.get(group.setting.data, group.setting.data),
+            "network": names.network_name(group.setting.model),
+            "data": names.data_name(group.setting.data),
             "unit": names.unit_name(group.label),
             "scale": run["scale"],
             "seed": run["seed"],
@@ -92,7 +92,7 @@ def _title(spec: AnySpec) -> str:
     match spec:
         case AttackSpec():
             options = ", ".join(f"{key} {value}" for key, value in spec.options.items())
-            name = names.ATTACKS.get(spec.attack, spec.attack)
+            name = names.attack_name(spec.attack)
             return f"{name} ({options}) on {describe(spec.train)}"
         case SeparationSpec():
             return f"separation of two classes in {describe(spec.train)}"

@@ -17,9 +17,10 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from splash_units.lab import names
 from splash_units.lab.figures import style
 from splash_units.lab.frames import Snapshot
-from splash_units.lab.report import embedding, names
+from splash_units.lab.report import embedding
 from splash_units.lab.report.attacked import attack_curves
 from splash_units.lab.report.content import Content, payload, sort_content
 from splash_units.lab.report.drawing import axes_of, difference, forest, number_cell, p_value
@@ -218,8 +219,8 @@ def _lead(content: Content) -> str:
     """What was compared, in a sentence."""
     if not content.settings:
         return "Learnable activation functions, put to the test: nothing has been run yet."
-    networks = _listed([names.NETWORKS.get(s.model, s.model) for s in content.settings])
-    data_sets = _listed([names.DATA_SETS.get(s.data, s.data) for s in content.settings])
+    networks = _listed([names.network_name(s.model) for s in content.settings])
+    data_sets = _listed([names.data_name(s.data) for s in content.settings])
     units = _listed([names.unit_name(label.split()[0]) for label in content.labels])
     return f"{networks} on {data_sets}, with {units}: what these runs say of the paper’s claims."
 

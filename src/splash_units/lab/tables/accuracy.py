@@ -4,22 +4,20 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from splash_units.lab.frames import label
+from splash_units.lab.names import data_name, network_name, unit_name
 from splash_units.lab.spec import TrainSpec
 from splash_units.lab.statistics import LEVEL, compare, holm, summarise
 from splash_units.lab.studies import published
 from splash_units.lab.tables.cells import (
     COMPARISON_COLUMNS,
     comparison_cells,
-    data_name,
     marked,
     measured,
-    model_name,
     notes_of,
     p_value,
     percent,
     printed,
     setting_name,
-    unit_name,
     winners,
 )
 from splash_units.lab.tables.results import Group, Numbers, View
@@ -105,8 +103,8 @@ def _rows_of(
     settings: Sequence[tuple[str, str]],
 ) -> list[list[Cell]]:
     units = list(dict.fromkeys(unit for column, _ in by_setting.values() for unit in column.groups))
-    rows = [[words(model_name(model)), words(unit_name(unit))] for unit in units]
-    last = [words(model_name(model)), words("best other, by mean")]
+    rows = [[words(network_name(model)), words(unit_name(unit))] for unit in units]
+    last = [words(network_name(model)), words("best other, by mean")]
     for setting in settings:
         if setting not in by_setting:
             for row in (*rows, last):
@@ -152,7 +150,7 @@ def significance(view: View) -> Table:
         paper = papers.get((column.model, column.data, column.augment))
         rows.append(
             (
-                words(model_name(column.model)),
+                words(network_name(column.model)),
                 words(setting_name(*column.setting)),
                 measured(column.groups.get(SPLASH, empty)),
                 words(f"{unit_name(other)}: {measured(column.groups[other]).text}")
@@ -195,7 +193,7 @@ def p_values() -> Table:
         used = unit_name(one.computed_with)
         rows.append(
             (
-                words(model_name(one.model)),
+                words(network_name(one.model)),
                 words(f"{data_name(one.data)}{' D-A' if one.augment != 'none' else ''}"),
                 words(unit_name(one.against)),
                 Cell(f"{one.printed:.3f}", one.printed),
@@ -211,7 +209,7 @@ def p_values() -> Table:
     computed_below = sum((one.computed.welch_p or 1) < LEVEL for one in found)
     exact = sum(one.reproduced for one in found)
     near = [one for one in found if abs((one.computed.welch_p or 1) - one.printed) < 0.005]
-    names = ", ".join(f"{model_name(one.model)} on {data_name(one.data)}" for one in near)
+    names = ", ".join(f"{network_name(one.model)} on {data_name(one.data)}" for one in near)
     return Table(
         name="p_values",
         title="The paper's p-values, and those of its printed means and deviations with five runs",

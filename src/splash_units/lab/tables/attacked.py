@@ -9,20 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from splash_units.lab.frames import label
+from splash_units.lab.names import network_name, unit_name
 from splash_units.lab.spec import AttackSpec, TransferSpec
 from splash_units.lab.statistics import Summary
 from splash_units.lab.studies import published
 from splash_units.lab.tables.accuracy import without_empty
-from splash_units.lab.tables.cells import (
-    marked,
-    measured,
-    model_name,
-    notes_of,
-    printed,
-    setting_name,
-    unit_name,
-    winners,
-)
+from splash_units.lab.tables.cells import marked, measured, notes_of, printed, setting_name, winners
 from splash_units.lab.tables.results import Found, Group, Numbers, Value, View, seed_of, seedless
 from splash_units.lab.tables.table import Cell, Table, words
 
@@ -190,7 +182,7 @@ def _first_cells(units: Units) -> list[list[Cell]]:
     trains = [specs[0].train for specs in units]
     return [
         [
-            words(model_name(train.model)),
+            words(network_name(train.model)),
             words(setting_name(train.data, train.augment)),
             words(unit_name(label(train))),
         ]
@@ -287,7 +279,7 @@ def warnings_of(view: View) -> list[str]:
             continue
         train = spec.train if isinstance(spec, AttackSpec) else spec.trains[0]
         unit = unit_name(label(train)) if isinstance(spec, AttackSpec) else "transfer"
-        where = f"{model_name(train.model)}, {unit}, {spec.attack}"
+        where = f"{network_name(train.model)}, {unit}, {spec.attack}"
         for one in view.found(view.at_hand(spec)):
             for warning in one.result.get("warnings", []):
                 said[f"{where}: {warning}"] = said.get(f"{where}: {warning}", 0) + 1

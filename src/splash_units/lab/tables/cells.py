@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from splash_units.lab.names import data_name
 from splash_units.lab.statistics import (
     LEVEL,
     TOO_FEW,
@@ -13,7 +14,6 @@ from splash_units.lab.statistics import (
     holm,
     summarise,
 )
-from splash_units.lab.studies.published import DATA, MODELS, UNITS
 from splash_units.lab.tables.results import Group, View
 from splash_units.lab.tables.table import EMPTY, Cell
 
@@ -119,20 +119,6 @@ def _leader(column: Sequence[Group], *, lower: bool) -> tuple[int, float] | None
 def marked(cells: Sequence[Cell], winner: int | None) -> list[Cell]:
     """A column's cells with the best one marked."""
     return [replace(cell, best=place == winner) for place, cell in enumerate(cells)]
-
-
-def model_name(model: str) -> str:
-    return MODELS.get(model, model)
-
-
-def data_name(data: str) -> str:
-    return DATA.get(data, data)
-
-
-def unit_name(label: str) -> str:
-    """A unit's label with its name as the paper prints it."""
-    name, blank, rest = label.partition(" ")
-    return f"{UNITS.get(name, name)}{blank}{rest}"
 
 
 def setting_name(data: str, augment: str) -> str:

@@ -4,17 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from splash_units.lab.frames import label
+from splash_units.lab.names import data_name, network_name, unit_name
 from splash_units.lab.spec import AnySpec, CostSpec, TrainSpec
 from splash_units.lab.studies import published
 from splash_units.lab.tables.accuracy import error_of, without_empty
-from splash_units.lab.tables.cells import (
-    data_name,
-    measured,
-    model_name,
-    notes_of,
-    printed,
-    unit_name,
-)
+from splash_units.lab.tables.cells import measured, notes_of, printed
 from splash_units.lab.tables.results import View
 from splash_units.lab.tables.table import EMPTY, Cell, Table, words
 
@@ -39,7 +33,7 @@ def cost(view: View) -> Table:
             train = trained.get((spec.model, spec.data, choice.label))
             rows.append(
                 [
-                    words(model_name(spec.model)),
+                    words(network_name(spec.model)),
                     words(data_name(spec.data)),
                     words(unit_name(choice.label)),
                     ratios.get(choice.label, Cell("missing", missing=True)),
@@ -97,7 +91,7 @@ def _machine(view: View, spec: AnySpec) -> list[str]:
     record: Mapping[str, Any] = found[-1].finding.record()
     machine = record.get("processor") or "an unknown machine"
     place = f"{record.get('device', 'cpu')}, {record.get('threads', '?')} thread(s)"
-    return [f"{model_name(spec.model)} measured on {machine}, {place}."]
+    return [f"{network_name(spec.model)} measured on {machine}, {place}."]
 
 
 def _published(spec: TrainSpec, metric: str) -> Any:

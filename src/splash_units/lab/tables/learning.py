@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from splash_units.lab.frames import label
+from splash_units.lab.names import network_name, unit_name
 from splash_units.lab.spec import TrainSpec
 from splash_units.lab.statistics import compare, holm
 from splash_units.lab.studies import published
@@ -12,11 +13,9 @@ from splash_units.lab.tables.cells import (
     comparison_cells,
     marked,
     measured,
-    model_name,
     notes_of,
     printed,
     setting_name,
-    unit_name,
     winners,
 )
 from splash_units.lab.tables.results import Group, View
@@ -34,7 +33,7 @@ def hinges(view: View) -> Table:
             starts.append(len(rows))
         rows.append(
             [
-                words(model_name(spec.model)),
+                words(network_name(spec.model)),
                 words(setting_name(spec.data, spec.augment)),
                 words(_sharing(spec)),
                 Cell(str(_number(spec)), _number(spec)),
@@ -151,7 +150,7 @@ def _losses(
     first = specs[0]
     return Table(
         name=name,
-        title=f"{title}: {model_name(first.model)} on {setting_name(first.data, first.augment)}",
+        title=f"{title}: {network_name(first.model)} on {setting_name(first.data, first.augment)}",
         scale=view.scale,
         columns=("unit", "training loss, last epoch", "test error in %"),
         rows=tuple(
@@ -183,7 +182,7 @@ def finetune(view: View) -> Table:
     adjusted = holm([None if one is None else one.welch_p for one in found])
     rows = [
         (
-            words(model_name(model)),
+            words(network_name(model)),
             words(setting_name(data, augment)),
             *(measured(groups[stage]) for stage in ("before", "relu", "splash")),
             *comparison_cells(one, p),

@@ -1,6 +1,7 @@
 """Tables for any study, such as one from a file: results, units compared, attacks."""
 
 from splash_units.lab.frames import label
+from splash_units.lab.names import network_name, unit_name
 from splash_units.lab.spec import AttackSpec, TrainSpec
 from splash_units.lab.statistics import compare, holm, wilson
 from splash_units.lab.tables.accuracy import columns_of, error_of
@@ -10,10 +11,8 @@ from splash_units.lab.tables.cells import (
     comparison_cells,
     marked,
     measured,
-    model_name,
     notes_of,
     setting_name,
-    unit_name,
     winners,
 )
 from splash_units.lab.tables.results import Group, Numbers, View
@@ -38,7 +37,7 @@ def results(view: View) -> Table:
         for spec, cell in zip(specs, cells, strict=True):
             rows.append(
                 (
-                    words(model_name(model)),
+                    words(network_name(model)),
                     words(setting_name(data, augment)),
                     words(unit_name(label(spec))),
                     cell,
@@ -92,7 +91,7 @@ def comparison(view: View) -> Table:
         columns=("network", "data", "unit", "against", *COMPARISON_COLUMNS),
         rows=tuple(
             (
-                words(model_name(column.model)),
+                words(network_name(column.model)),
                 words(setting_name(*column.setting)),
                 words(f"{unit_name(other)}: {measured(column.groups[other]).text}"),
                 words(f"{unit_name(first)}: {measured(column.groups[first]).text}"),
@@ -118,7 +117,7 @@ def attacks(view: View) -> Table:
         options = " ".join(f"{key}={value}" for key, value in sorted(spec.options.items()))
         rows.append(
             (
-                words(model_name(train.model)),
+                words(network_name(train.model)),
                 words(setting_name(train.data, train.augment)),
                 words(unit_name(label(train))),
                 words(f"{spec.attack} {options}".strip()),

@@ -3,6 +3,7 @@
 from operator import itemgetter
 
 from splash_units.lab.frames import label
+from splash_units.lab.names import network_name, unit_name
 from splash_units.lab.spec import AttackSpec, SeparationSpec, TransferSpec
 from splash_units.lab.statistics import compare, holm
 from splash_units.lab.tables.attacked import attempts_note, warnings_of
@@ -10,12 +11,10 @@ from splash_units.lab.tables.cells import (
     comparison_cells,
     marked,
     measured,
-    model_name,
     notes_of,
     p_value,
     percent,
     setting_name,
-    unit_name,
     winners,
 )
 from splash_units.lab.tables.results import Group, Numbers, Value, View
@@ -52,7 +51,7 @@ def verdict(view: View) -> Table:
         starts.append(len(rows))
         model, data, augment = block
         part = [
-            [words(model_name(model)), words(setting_name(data, augment)), words(unit_name(unit))]
+            [words(network_name(model)), words(setting_name(data, augment)), words(unit_name(unit))]
             for unit in next(iter(by_head.values()))
         ]
         for head in heads:
@@ -101,7 +100,7 @@ def transfer(view: View) -> Table:
                 else EMPTY
                 for unit in units
             ]
-            heads = (model_name(first.model), setting_name(first.data, first.augment))
+            heads = (network_name(first.model), setting_name(first.data, first.augment))
             rows.append((*map(words, heads), words(unit_name(made_on)), *cells))
     options = specs[0].options if specs else {}
     settings = ", ".join(f"{key} {value}" for key, value in sorted(options.items()))
@@ -159,7 +158,7 @@ def separation(view: View) -> Table:
     return Table(
         name="separation",
         title="Two classes in front of the softmax: "
-        f"{model_name(train.model)} on {setting_name(train.data, train.augment)}",
+        f"{network_name(train.model)} on {setting_name(train.data, train.augment)}",
         scale=view.scale,
         columns=("unit", *measures),
         rows=(

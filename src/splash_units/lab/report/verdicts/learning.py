@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from splash_units.lab.report import names
+from splash_units.lab import names
 from splash_units.lab.report.content import Content, Group
 from splash_units.lab.report.verdicts.judging import (
     Claim,

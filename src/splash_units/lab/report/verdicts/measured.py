@@ -2,8 +2,8 @@
 
 from itertools import pairwise
 
+from splash_units.lab import names
 from splash_units.lab.findings import findings
-from splash_units.lab.report import names
 from splash_units.lab.report.content import Content, Group
 from splash_units.lab.report.verdicts.judging import Claim, Evidence, Outcome, Verdict
 from splash_units.lab.spec import CostSpec
@@ -65,7 +65,7 @@ def _slopes_row(group: Group, store: Store) -> Evidence | None:
         return None
     expected = sum(2 * count for count in hinges)  # (S + 1)/2 hinges on each side of zero
     return Evidence(
-        where=names.NETWORKS.get(group.setting.model, group.setting.model),
+        where=names.network_name(group.setting.model),
         scale=group.setting.scale,
         what="slopes",
         ours=f"{run['slopes']:,} of {run['parameters']:,} parameters",
@@ -102,11 +102,11 @@ def _cost_rows(spec: object, result: dict[str, object] | None) -> list[Evidence]
     labels, ratios = result.get("labels"), result.get("ratio")
     if not isinstance(labels, list) or not isinstance(ratios, list):
         return []
-    network = names.NETWORKS.get(spec.model, spec.model)
+    network = names.network_name(spec.model)
     published = PAPER_COST_AT_7.get(spec.model)
     return [
         Evidence(
-            where=f"{network} · {names.DATA_SETS.get(spec.data, spec.data)}, "
+            where=f"{network} · {names.data_name(spec.data)}, "
             f"{spec.batch_size} images a step, {spec.rounds} rounds",
             scale="",
             what=f"{names.unit_name(label)} / ReLU",

@@ -9,9 +9,9 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from splash_units.lab import names
 from splash_units.lab.findings import findings
 from splash_units.lab.frames import label, run_id
-from splash_units.lab.report import names
 from splash_units.lab.report.content import Content, Setting, setting_of
 from splash_units.lab.report.verdicts.judging import (
     Claim,
@@ -114,7 +114,7 @@ def _pairs(
     for (setting, attack, words), units in sorted(attacked.items(), key=_order):
         if attack in attacks and "splash" in units and "relu" in units:
             ours, relu = (_side(unit, units[unit], number) for unit in ("splash", "relu"))
-            where = f"{setting.words}: {names.ATTACKS.get(attack, attack)}, {words}"
+            where = f"{setting.words}: {names.attack_name(attack)}, {words}"
             yield Pair(where, setting.scale, ours, relu, quantity)
 
 
