@@ -1,14 +1,13 @@
 """Write the tables of docs/attacks_speed.md anew from measured results.
 
-    python benchmarks/render_attacks.py benchmarks/results/attacks.json
-
-Tables stand between `<!-- name -->` and `<!-- /name -->`; the rest of the page is left as it is.
+python benchmarks/render_attacks.py benchmarks/results/attacks.json
 """
 
 import argparse
-import re
 from pathlib import Path
 from typing import Any
+
+import pages
 
 from splash_units.lab.benchmarks import presenting, record
 from splash_units.lab.benchmarks.presenting import MISSING, Rows, seconds_text
@@ -79,22 +78,18 @@ def provenance(results: dict[str, Any]) -> str:
     latest = results["runs"][-1]
     attacked, versions = latest["attacked"], latest["versions"]
     peers = [name for name in versions if name not in ("splash-units", "numpy", "triton")]
-    said = [
+    said = (
         f"{attacked['network']}, trained on {attacked['data']} for {attacked['epochs']} epochs, "
         f"test error {100 * attacked['test_error']:.1f} %; {latest['processor']}, "
         f"{latest['threads']} thread of {latest['cores']} cores; Python {latest['python']}, "
         + ", ".join(f"{name} {versions[name]}" for name in peers)
-        + ".",
-        "",
-        "| command | when | commit | cores that others kept busy |",
-        "| --- | --- | --- | --- |",
-    ]
-    for run in results["runs"]:
-        commit = (run["commit"] or MISSING)[:7] + ("+" if "+" in (run["commit"] or "") else "")
-        taken = [case["cores_taken_by_others"] for case in run["cases"]]
-        busy = ", ".join(MISSING if cores is None else f"{cores:.2f}" for cores in taken)
-        said.append(f"| `{run['command']}` | {run['when']} | {commit} | {busy} |")
-    return "\n".join(said)
+    )
+    return f"{said}.\n\n{pages.commands(results, _company)}"
+
+
+def _company(run: dict[str, Any]) -> str:
+    taken = [case["cores_taken_by_others"] for case in run["cases"]]
+    return ", ".join(MISSING if cores is None else f"{cores:.2f}" for cores in taken)
 
 
 def _times_as_fast(ratio: dict[str, float] | None) -> str:
@@ -130,14 +125,7 @@ def filled(page: str, results: dict[str, Any]) -> str:
         "tally": tally(cases),
         "provenance": provenance(results),
     }
-    for name, text in texts.items():
-        pattern = rf"<!-- {name} -->.*?<!-- /{name} -->"
-        page, count = re.subn(
-            pattern, lambda _, n=name, t=text: f"<!-- {n} -->\n{t}\n<!-- /{n} -->", page, flags=re.S
-        )
-        if count != 1:
-            raise ValueError(f"the page must have <!-- {name} --> ... <!-- /{name} --> once")
-    return page
+    return pages.filled(page, texts)
 
 
 def main() -> None:

@@ -1,17 +1,15 @@
 """Write the tables of docs/cost.md and its picture anew from measured results.
 
-    python benchmarks/render_cost.py benchmarks/results/cpu-avx2.json
-
-Tables stand between `<!-- name -->` and `<!-- /name -->`; the rest of the page is left as it is.
+python benchmarks/render_cost.py benchmarks/results/cpu-avx2.json
 """
 
 import argparse
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import matplotlib
+import pages
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
@@ -148,18 +146,12 @@ def tally(cases: Cases) -> str:
 def provenance(results: dict[str, Any]) -> str:
     """The commands, machine and versions behind the numbers."""
     latest = results["runs"][-1]
-    said = [
+    said = (
         f"{latest['processor']}, {latest['cores']} cores, {latest['memory_gb']} GB; "
         f"{latest['threads']} threads; kernel {latest['kernel']}; "
-        f"torch {latest['versions']['torch']}, Python {latest['python']}.",
-        "",
-        "| command | when | commit | cores that others kept busy |",
-        "| --- | --- | --- | --- |",
-    ]
-    for run in results["runs"]:
-        commit = (run["commit"] or MISSING)[:7] + ("+" if "+" in (run["commit"] or "") else "")
-        said.append(f"| `{run['command']}` | {run['when']} | {commit} | {_company(run)} |")
-    return "\n".join(said)
+        f"torch {latest['versions']['torch']}, Python {latest['python']}."
+    )
+    return f"{said}\n\n{pages.commands(results, _company)}"
 
 
 def _company(run: dict[str, Any]) -> str:
@@ -305,14 +297,7 @@ def filled(page: str, results: dict[str, Any]) -> str:
     texts = {name: presenting.markdown(table(cases)) for name, table in TABLES.items()}
     texts["provenance"] = provenance(results)
     texts["tally"] = tally(cases)
-    for name, text in texts.items():
-        pattern = rf"<!-- {name} -->.*?<!-- /{name} -->"
-        page, count = re.subn(
-            pattern, lambda _, n=name, t=text: f"<!-- {n} -->\n{t}\n<!-- /{n} -->", page, flags=re.S
-        )
-        if count != 1:
-            raise ValueError(f"the page must have <!-- {name} --> ... <!-- /{name} --> once")
-    return page
+    return pages.filled(page, texts)
 
 
 def main() -> None:

@@ -111,10 +111,36 @@ def test_the_command_measures_and_says_what_was_attacked(problem, tmp_path, monk
     assert run["cases"][0]["contenders"]["ours"]["images"] == 8
 
 
-def test_the_page_shows_the_results_that_are_kept():
+def test_the_page_shows_the_results_that_are_kept(monkeypatch):
     root = Path(__file__).parents[2]
+    monkeypatch.syspath_prepend(root / "benchmarks")
     script = runpy.run_path(str(root / "benchmarks" / "render_attacks.py"))
     page = (root / "docs" / "attacks_speed.md").read_text(encoding="utf-8")
     results = record.load(root / "benchmarks" / "results" / "attacks.json")
     assert script["filled"](page, results) == page
     assert {"FGSM", "pixels, k = 5"} <= {case["name"] for _, case in record.all_cases(results)}
+
+
+BOTH = "<!-- speed --><!-- /speed --><!-- cost --><!-- /cost -->"
+PAGES = {
+    "a place that is missing": "<!-- speed -->\n<!-- /speed -->",
+    "a place too many": f"{BOTH}<!-- x --><!-- /x -->",
+    "a place twice": BOTH * 2,
+    "a place without an end": "<!-- speed --><!-- /speed --> <!-- cost -->",
+}
+
+
+@pytest.mark.parametrize("case", PAGES)
+def test_a_page_that_does_not_fit_its_texts_is_refused(case):
+    pages = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "pages.py"))
+    with pytest.raises(ValueError, match="the page must have"):
+        pages["filled"](PAGES[case], {"speed": "fast", "cost": "little"})
+
+
+def test_a_page_is_filled_where_it_says_so():
+    pages = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "pages.py"))
+    page = "a <!-- cost -->\nold\n<!-- /cost --> b <!-- speed --><!-- /speed -->"
+    filled = pages["filled"](page, {"speed": r"\1 fast", "cost": "little"})
+    assert filled == (
+        "a <!-- cost -->\nlittle\n<!-- /cost --> b <!-- speed -->\n\\1 fast\n<!-- /speed -->"
+    )
