@@ -18,10 +18,12 @@ from splash_units.lab import figures, tables
 from splash_units.lab.cli.app import app
 from splash_units.lab.cli.attack import numbers, plan
 from splash_units.lab.cli.train import spec_values
+from splash_units.lab.figures.style import CONFIG
 from splash_units.lab.frames import read, run_id
 from splash_units.lab.report import render
 from splash_units.lab.report.commands import attack_command, train_command
 from splash_units.lab.report.content import payload, setting_of, sort_content, spread
+from splash_units.lab.report.embedding import FIGURES_ON_DARK
 from splash_units.lab.report.serving import serving, store_version
 from splash_units.lab.report.shapes import players
 from splash_units.lab.report.verdicts import verdicts
@@ -351,3 +353,10 @@ def test_payload_is_plain_json(store):
     made_run(store, spec("splash"), test_error=float("nan"))
     text = json.dumps(payload(sort_content(read(store))), allow_nan=False)
     assert json.loads(text)["runs"]
+
+
+def test_a_figures_own_words_can_be_read_on_a_dark_page():
+    for part in ("axis", "title", "legend", "header"):
+        inks = {value for key, value in CONFIG[part].items() if key.lower().endswith("color")}
+        assert inks
+        assert inks <= FIGURES_ON_DARK.keys(), part

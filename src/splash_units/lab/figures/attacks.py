@@ -118,8 +118,8 @@ def transfer(store: Store) -> Drawing:
     )
     shade = alt.Color("share:Q", title="fooled", scale=alt.Scale(scheme="blues", domain=[0, 1]),
                       legend=alt.Legend(format="%"))  # fmt: skip
-    # Not "white", which is paper to a page that shows the figure.
-    ink = alt.condition("datum.share > 0.55", alt.value("#ffffff"), alt.value("#222222"))
+    # Colours that no dark page changes: the shades below the numbers stay, too.
+    ink = alt.condition("datum.share > 0.55", alt.value("#ffffff"), alt.value("#111111"))
     chart = alt.layer(
         base.mark_rect(stroke="white").encode(color=shade),
         base.mark_text(fontSize=11).encode(text=alt.Text("share:Q", format=".0%"), color=ink),

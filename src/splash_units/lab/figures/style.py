@@ -44,13 +44,22 @@ CONFIG: dict[str, Any] = {
         "tickColor": "#888888",
     },
     "view": {"stroke": None},
+    "title": {"color": INK},
     "legend": {
+        "labelColor": INK,
+        "titleColor": INK,
         "labelFontSize": 11,
         "titleFontSize": 11,
         "symbolStrokeWidth": 2,
         "labelLimit": 300,
     },
-    "header": {"labelFontSize": 11, "titleFontSize": 11, "labelFontWeight": "bold"},
+    "header": {
+        "labelColor": INK,
+        "titleColor": INK,
+        "labelFontSize": 11,
+        "titleFontSize": 11,
+        "labelFontWeight": "bold",
+    },
 }
 
 # Altair's methods return unions that no caller can narrow: a drawing is what they give.
