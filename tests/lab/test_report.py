@@ -20,7 +20,7 @@ from splash_units.lab.cli.attack import numbers, plan
 from splash_units.lab.cli.train import spec_values
 from splash_units.lab.figures.style import CONFIG
 from splash_units.lab.frames import read, run_id
-from splash_units.lab.report import render
+from splash_units.lab.report import packing, render
 from splash_units.lab.report.commands import attack_command, train_command
 from splash_units.lab.report.content import payload, setting_of, sort_content, spread
 from splash_units.lab.report.embedding import FIGURES_ON_DARK
@@ -360,3 +360,17 @@ def test_a_figures_own_words_can_be_read_on_a_dark_page():
         inks = {value for key, value in CONFIG[part].items() if key.lower().endswith("color")}
         assert inks
         assert inks <= FIGURES_ON_DARK.keys(), part
+
+
+def test_vega_is_packed_once_and_again_if_damaged(tmp_path, monkeypatch):
+    packed = iter(["one", "two", "three"])
+    monkeypatch.setattr("vl_convert.javascript_bundle", lambda _: next(packed))
+    folder = tmp_path / "cache"
+    assert packing.vega(folder) == b"one"
+    assert packing.vega(folder) == b"one"
+    (kept,) = folder.iterdir()
+    kept.write_text("on")
+    assert packing.vega(folder) == b"two"
+    assert packing.vega(folder) == b"two"
+    (tmp_path / "file").touch()
+    assert packing.vega(tmp_path / "file") == b"three"  # nothing can be kept there

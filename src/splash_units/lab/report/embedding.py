@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from splash_units.lab import figures as drawn
@@ -31,7 +32,6 @@ FIGURES_ON_DARK = {
     "#dddddd": "#3a4049",
     "#eeeeee": "#2b3037",
 }
-_PACK = "import sys, vl_convert; sys.stdout.buffer.write(vl_convert.javascript_bundle().encode())"
 # What is computed without a run; always there, and so never a sign of results.
 WITHOUT_RUNS = ("family", "approximation", "p_values")
 
@@ -87,12 +87,8 @@ def _trouble(problem: Exception) -> str:
 
 @cache
 def vega_bundle() -> Future[str]:
-    """Vega, Vega-Lite and Vega-Embed in one script, from the wheel that draws our pictures, too.
-
-    Packing takes seconds and holds the interpreter all the while; in a process of its own it costs
-    no time that is not spent on reading the store.
-    """
-    command = [sys.executable, "-c", _PACK]
+    """The script that draws the figures, fetched while the store is read (see `packing`)."""
+    command = [sys.executable, str(Path(__file__).with_name("packing.py"))]
 
     def pack() -> str:
         packed = subprocess.run(command, capture_output=True, check=True)
