@@ -136,67 +136,69 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
 }
 
 // Two passes over each piece while it is in cache, joined in double (Chan et al. 1979): as exact as two
-// passes over everything, at the price of one.
+// passes over everything, at the price of one. N is a double, or a vector of them for as many channels.
+template <class N>
 struct Moments {
-  double count = 0, mean = 0, deviation = 0;
-  void join(double n, double m, double d) {
-    if (n == 0) return;
-    const double both = count + n, gap = m - mean;
-    deviation += d + gap * gap * count * n / both;
-    mean += gap * n / both;
+  N count{}, mean{}, deviation{};
+  void join(N n, N m, N d) {
+    const N both = count + n, share = n / (both > 0 ? both : N{} + 1), gap = m - mean;
+    deviation += d + gap * gap * count * share;
+    mean += gap * share;
     count = both;
   }
 };
+
+// What `filled` lanes of n vectors add to the lanes' moments.
+template <class T>
+SPLASH_INLINE void look(const T* x, int64_t n, int64_t stride, int filled, Moments<Wide<compute_t<T>>>& to) {
+  using C = compute_t<T>;
+  if (filled < lanes<C>::count) {
+    Wide<C> there{}, values{};
+    for (int lane = 0; lane < filled; ++lane) there[lane] = 1, values[lane] = as_compute(x[lane]);
+    return to.join(there, values, Wide<C>{});
+  }
+  Vec<C> sum{}, squares{}, left_over{};
+  for (int64_t k = 0; k < n; ++k) sum += stored<T>::load(x + k * stride);
+  const Vec<C> middle = sum / static_cast<C>(n);
+  for (int64_t k = 0; k < n; ++k) {
+    const Vec<C> d = stored<T>::load(x + k * stride) - middle;
+    squares += d * d;
+    left_over += d;  // what rounding the mean left behind
+  }
+  const double count = static_cast<double>(n);
+  const Wide<C> rest = __builtin_convertvector(left_over, Wide<C>) / count;
+  to.join(Wide<C>{} + count, __builtin_convertvector(middle, Wide<C>) + rest, __builtin_convertvector(squares, Wide<C>) - count * rest * rest);
+}
 
 template <class T>
 void moments(const T* x, Extent e, double* mean, double* deviation) {
   using C = compute_t<T>;
   constexpr int W = lanes<C>::count;
-  auto look = [x](int64_t i, int64_t n, int64_t stride, int filled, Moments* to, int64_t step) {
-    if (filled < W) {
-      for (int lane = 0; lane < filled; ++lane) to[lane * step].join(1, as_compute(x[i + lane]), 0);
-      return;
-    }
-    Vec<C> sum{}, squares{};
-    for (int64_t k = 0; k < n; ++k) sum += stored<T>::load(x + i + k * stride);
-    const Vec<C> middle = sum / static_cast<C>(n);
-    Vec<C> left_over{};
-    for (int64_t k = 0; k < n; ++k) {
-      const Vec<C> d = stored<T>::load(x + i + k * stride) - middle;
-      squares += d * d;
-      left_over += d;  // what rounding the mean left behind
-    }
-    for (int lane = 0; lane < W; ++lane) {
-      const double rest = left_over[lane] / static_cast<double>(n);
-      to[lane * step].join(n, middle[lane] + rest, squares[lane] - n * rest * rest);
-    }
+  using InLanes = Moments<Wide<C>>;
+  std::vector<Moments<double>> whole(e.channels);
+  const auto add = [&](int64_t channel, const InLanes& m, int lane) {
+    whole[channel].join(m.count[lane], m.mean[lane], m.deviation[lane]);
   };
-  auto finish = [&](int64_t c, const Moments& m) { mean[c] = m.mean, deviation[c] = m.deviation; };
   if (e.inner > 1) {
     parallel(e.channels, e.size() > worth_sharing, [&](int64_t c) {
-      Moments all_lanes[W];
-      for (int64_t o = 0; o < e.outer; ++o)
-        along_row<C>(e.inner, sum_length, [&](int64_t i, int64_t n, int filled) {
-          look((o * e.channels + c) * e.inner + i, n, W, filled, all_lanes, 1);
-        });
-      Moments whole;
-      for (const Moments& m : all_lanes) whole.join(m.count, m.mean, m.deviation);
-      finish(c, whole);
+      InLanes all_lanes;
+      for (int64_t o = 0; o < e.outer; ++o) {
+        const T* row = x + (o * e.channels + c) * e.inner;
+        along_row<C>(e.inner, sum_length, [&](int64_t i, int64_t n, int filled) { look(row + i, n, W, filled, all_lanes); });
+      }
+      for (int lane = 0; lane < W; ++lane) add(c, all_lanes, lane);
     });
-    return;
+  } else {
+    const Columns<C> columns(e);
+    std::vector<InLanes> parts(columns.row_tasks * columns.vectors);
+    parallel(columns.tasks(), e.size() > worth_sharing, [&](int64_t task) {
+      InLanes* mine = parts.data() + task / columns.blocks * columns.vectors;
+      columns.task(task, [&](int64_t i, int64_t v, int64_t n, int64_t stride, int filled) { look(x + i, n, stride, filled, mine[v]); });
+    });
+    for (int64_t i = 0; i < static_cast<int64_t>(parts.size()); ++i)
+      for (int lane = 0; lane < W; ++lane) add((i % columns.vectors * W + lane) % e.channels, parts[i], lane);
   }
-  const Columns<C> columns(e);
-  std::vector<Moments> parts(columns.row_tasks * columns.width);
-  parallel(columns.tasks(), e.size() > worth_sharing, [&](int64_t task) {
-    Moments* mine = parts.data() + task / columns.blocks * columns.width;
-    columns.task(task, [&](int64_t i, int64_t v, int64_t n, int64_t stride, int filled) {
-      look(i, n, stride, filled, mine + v * W, 1);
-    });
-  });
-  std::vector<Moments> whole(e.channels);
-  for (size_t i = 0; i < parts.size(); ++i)
-    whole[i % columns.width % e.channels].join(parts[i].count, parts[i].mean, parts[i].deviation);
-  for (int64_t c = 0; c < e.channels; ++c) finish(c, whole[c]);
+  for (int64_t c = 0; c < e.channels; ++c) mean[c] = whole[c].mean, deviation[c] = whole[c].deviation;
 }
 
 const char* instruction_set() {
