@@ -86,6 +86,21 @@ def test_forcing_what_cannot_be() -> None:
         assert message in done.stderr
 
 
+def test_a_forced_kernel_that_says_no_leaves_running_statistics_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    too_many = [0.01 * s for s in range(native.MOST_HINGES + 1)]
+    unit = BatchNormSplash(3, hinges=too_many)
+    before = unit.running_mean.clone()
+    monkeypatch.setenv("SPLASH_KERNEL", "native")
+    with pytest.raises(ValueError, match=f"1 to {native.MOST_HINGES} hinges"):
+        unit(torch.randn(8, 3, 2, 2))
+    assert torch.equal(unit.running_mean, before)
+    monkeypatch.delenv("SPLASH_KERNEL")
+    unit(torch.randn(8, 3, 2, 2))
+    assert not torch.equal(unit.running_mean, before)
+
+
 @pytest.mark.parametrize("kernel", ["native", "reference"])
 def test_the_choice_is_heard_at_every_call(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
     calls = []

@@ -119,7 +119,10 @@ def batch_norm_splash(
         if y is not None:
             return y
     except (ValueError, TypeError):
-        pass  # the two functions below say what is wrong, or serve where the kernel does not
+        # The two functions below say what is wrong, or serve where the kernel does not. One that is
+        # forced must serve: running statistics would have moved before the second says no.
+        if _environment.get(_FORCED) is not None:
+            raise
     z = F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
     return scaled_splash(
         z, a_pos, a_neg, hinges, 0 if a_pos.dim() == 1 else x.dim() - 2, grad_scale

@@ -172,7 +172,8 @@ void follow(const Tensor& running, const std::vector<double>& now, double moment
 }
 
 // (N, C, ...) with slopes shared by the layer (1-D) or a channel (2-D).
-View normalised_view(const Tensor& x, const Tensor& a_pos) {
+View normalised_view(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges) {
+  check_unit(x, a_pos, a_neg, hinges);
   TORCH_CHECK_VALUE(x.dim() >= 2 && x.numel() > 0, "batch_norm_splash: x must have a batch and a channel dimension and not be empty, got shape ",
                     x.sizes());
   TORCH_CHECK_VALUE(a_pos.dim() == 1 || (a_pos.dim() == 2 && a_pos.size(1) == x.size(1)),
@@ -185,7 +186,7 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm_splash(const Tensor& x, const opti
                                                      const optional<Tensor>& running_mean, const optional<Tensor>& running_var,
                                                      const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges,
                                                      bool training, double momentum, double eps, double) {
-  const View view = normalised_view(x, a_pos);
+  const View view = normalised_view(x, a_pos, a_neg, hinges);
   const int64_t channels = view.extent.channels, count = view.extent.outer * view.extent.inner;
   const HeldUnit unit(x, a_pos, a_neg, hinges);
   Tensor y = result_like(view, x);
@@ -222,7 +223,7 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm_splash(const Tensor& x, const opti
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> batch_norm_splash_backward(
     const Tensor& grad, const Tensor& x, const optional<Tensor>& weight, const optional<Tensor>& bias, const Tensor& mean,
     const Tensor& inverse_std, const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges, bool training, double grad_scale) {
-  const View view = normalised_view(x, a_pos);
+  const View view = normalised_view(x, a_pos, a_neg, hinges);
   const int64_t channels = view.extent.channels, count = view.extent.outer * view.extent.inner;
   const HeldUnit unit(x, a_pos, a_neg, hinges);
   const Tensor g = like(grad, view.x);

@@ -114,7 +114,8 @@ struct HeldUnit {
 template <class T> const T* read(const Tensor& t) { return static_cast<const T*>(t.const_data_ptr()); }
 template <class T> T* write(const Tensor& t) { return static_cast<T*>(t.mutable_data_ptr()); }
 
-Own checked(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges, int64_t trailing) {
+// What the arithmetic relies on: strips keep sums of most_hinges at most.
+void check_unit(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges) {
   TORCH_CHECK_VALUE(x.device().is_cpu() && a_pos.device().is_cpu() && a_neg.device().is_cpu() && hinges.device().is_cpu(),
                     "splash: the native kernel needs x, slopes and hinges on the CPU");
   TORCH_CHECK_TYPE(at::isFloatingType(x.scalar_type()) && at::isFloatingType(a_pos.scalar_type()) &&
@@ -123,6 +124,10 @@ Own checked(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg, const Ten
   TORCH_CHECK_VALUE(hinges.dim() == 1 && hinges.numel() > 0 && hinges.numel() <= most_hinges && a_pos.dim() >= 1 &&
                         a_pos.size(0) == hinges.numel() && a_pos.sizes() == a_neg.sizes(),
                     "splash: slopes must have one row for each of 1 to ", most_hinges, " hinges");
+}
+
+Own checked(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges, int64_t trailing) {
+  check_unit(x, a_pos, a_neg, hinges);
   const auto own = own_dimensions(x, a_pos, trailing);
   TORCH_CHECK_VALUE(own.has_value(), "splash: slopes of shape ", a_pos.sizes(), " for x of shape ", x.sizes(),
                     " are no run of whole dimensions");
