@@ -364,7 +364,7 @@ def test_a_figures_own_words_can_be_read_on_a_dark_page():
 
 def test_vega_is_packed_once_and_again_if_damaged(tmp_path, monkeypatch):
     packed = iter(["one", "two", "three"])
-    monkeypatch.setattr("vl_convert.javascript_bundle", lambda _: next(packed))
+    monkeypatch.setattr("vl_convert.javascript_bundle", lambda: next(packed))
     folder = tmp_path / "cache"
     assert packing.vega(folder) == b"one"
     assert packing.vega(folder) == b"one"

@@ -23,7 +23,7 @@ def vega(folder: Path) -> bytes:
         content = file.read_bytes()
         if file.name == _file_name(name, content):
             return content
-    content = vl_convert.javascript_bundle(None).encode()
+    content = vl_convert.javascript_bundle().encode()  # type: ignore[call-arg]  # has a default
     with suppress(OSError):  # Where nothing can be kept, the next page takes as long.
         _keep(folder / _file_name(name, content), content)
     return content
