@@ -388,7 +388,7 @@ def test_the_papers_budgets():
     """Pixels: 400 candidates, 40 generations; CW 7 x 1000; boundary 6000; FGSM from noise."""
     found = [(name, options) for name, options, _ in budgets.battery("paper")]
     for k in (1, 3, 5):
-        assert ("pixels", {"k": k, "population": 400, "generations": 40}) in found
+        assert ("pixels", {"k": k, "population": 400, "generations": 40, "base": "random"}) in found
     for eps in (0.02, 0.04, 0.06):
         assert ("fgsm", {"eps": eps, "random_start": True}) in found
     assert ("cw", {"binary_search_steps": 7, "steps": 1000}) in found

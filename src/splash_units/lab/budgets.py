@@ -22,7 +22,8 @@ EPS_OF_COMPARISON = EPS[0]
 
 Options = dict[str, Any]
 
-# The paper's FGSM starts from noise within the budget, as foolbox's `random_start` does.
+# The paper's FGSM starts from noise within the budget, as foolbox's `random_start` does, and its
+# evolution of pixels mutates random candidates.
 _OPTIONS: Mapping[str, Mapping[str, Options]] = {
     "noise": {"smoke": {}, "short": {}, "paper": {}},
     "fgsm": {
@@ -40,9 +41,9 @@ _OPTIONS: Mapping[str, Mapping[str, Options]] = {
     },
     "boundary": {"smoke": {"steps": 50}, "short": {"steps": 1000}, "paper": {"steps": 6000}},
     "pixels": {
-        "smoke": {"population": 20, "generations": 2},
-        "short": {"population": 100, "generations": 10},
-        "paper": {"population": 400, "generations": 40},
+        "smoke": {"population": 20, "generations": 2, "base": "random"},
+        "short": {"population": 100, "generations": 10, "base": "random"},
+        "paper": {"population": 400, "generations": 40, "base": "random"},
     },
     "worst_case": {
         "smoke": {"steps": 5, "queries": 20},

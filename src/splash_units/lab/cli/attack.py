@@ -101,11 +101,11 @@ def attack(
     Results lie in the run's folder. What is there is shown; what was stopped goes on.
 
     What --attack all does, and may spend at the scales smoke, short, paper:
-    noise, fgsm: at 0.02, 0.04 and 0.06
+    noise, fgsm (from a random start): at 0.02, 0.04 and 0.06
     pgd, apgd: at 0.02, with 5, 20, 40 steps; 5, 30, 100
     square: at 0.02, with 20, 500, 5000 queries
     cw: 5 x 20, 5 x 100, 7 x 1000 steps; boundary: 50, 1000, 6000
-    pixels: 1, 3 and 5, with 20 x 2, 100 x 10, 400 x 40 candidates
+    pixels: 1, 3 and 5, with 20 x 2, 100 x 10, 400 x 40 candidates, base=random
     worst_case: fgsm, apgd on two losses, square, as above
     on 16, 200 (the slow ones 100), 1000 images.
 

@@ -23,7 +23,7 @@ EPOCHS = 10
 # One step must go farther than ten to do as much.
 EPS: Mapping[str, tuple[float, ...]] = {"fgsm": (0.05, 0.1), "pgd": (0.02, 0.05)}
 IMAGES: Mapping[str, int] = {"fgsm": 200, "pgd": 100, "pixels": 50}
-_PIXELS = {"k": 1, "population": 50, "generations": 5}
+_PIXELS = {"k": 1, "population": 50, "generations": 5, "base": "random"}
 
 
 def trainings(scale: Scale, seed: int, epochs: int | None = EPOCHS) -> Iterator[TrainSpec]:
