@@ -353,13 +353,25 @@ def _by_rule(runs: Sequence[dict[str, Any]], study: str) -> str:
     own = [run for run in runs if run["study"] == study]
     models = [model for model in TRIED if any(_model(run) == model for run in own)]
     rows = [[study, *models]]
+
+    def there(rule: str, model: str) -> list[dict[str, Any]]:
+        return [run for run in own if run["rule"] == rule and _model(run) == model]
+
     for rule in dict.fromkeys([*(rule.name for rule in RULES), DEFAULT.name]):
-        cells = [
-            cell([run for run in own if run["rule"] == rule and _model(run) == model])
-            for model in models
-        ]
+        found = [(there(rule, model), there(RELU.name, model)) for model in models]
+        cells = [cell(runs) + beside(runs, relu) for runs, relu in found]
         rows += [[rule, *cells]] if any(cells) else []
     return _table(rows)
+
+
+def beside(runs: Sequence[dict[str, Any]], relu: Sequence[dict[str, Any]]) -> str:
+    """The mean difference to ReLU at the same seeds, if there are several, and its spread."""
+    losses = {run["spec"].get("seed", 0): run["second_half"] for run in relu}
+    pairs = [(run["second_half"], losses.get(run["spec"].get("seed", 0))) for run in runs]
+    gaps = [ours - theirs for ours, theirs in pairs if ours is not None and theirs is not None]
+    if len(gaps) < 2 or runs == relu:
+        return ""
+    return f"; {statistics.fmean(gaps):+.3f} ± {statistics.stdev(gaps):.3f}"
 
 
 def _by_sharing(runs: Sequence[dict[str, Any]], study: str) -> str:

@@ -70,6 +70,17 @@ def test_a_divergence_is_told_by_its_step(study):
     assert study.cell([]) == ""
 
 
+def test_the_difference_to_relu_is_taken_seed_by_seed(study):
+    def run(rule, seed, loss):
+        return {"rule": rule, "spec": {"seed": seed} if seed else {}, "second_half": loss}
+
+    relu = [run("relu", 0, 1.0), run("relu", 1, 2.0), run("relu", 2, 3.0)]
+    runs = [run("literal", 0, 0.5), run("literal", 1, 1.7), run("literal", 2, None)]
+    assert study.beside(runs, relu) == "; -0.400 ± 0.141"
+    assert study.beside(runs[:1], relu) == ""
+    assert study.beside(relu, relu) == ""
+
+
 def test_the_page_shows_the_results_as_they_are(study):
     page = (REPOSITORY / "docs" / "slopes.md").read_text(encoding="utf-8")
     rows = [row for row in study.tables(study.records(study.RESULTS)).splitlines() if row]
