@@ -269,5 +269,6 @@ def _pixels(k: int, speedup: float) -> Comparison:
         },
         speedup=speedup,
         images=6 if k == 1 else 4,
+        rounds=5,  # of few images, one of which may take as long as all others together
         holds=at_most_pixels(k),
     )
