@@ -52,18 +52,17 @@ struct HalvesFound {
 // h is not finite: an infinity, which a slope of zero makes NaN, or a NaN. Sums show it.
 SPLASH_INLINE bool is_finite(Vec<float> sum) { return !any<float>((sum - sum) != 0); }
 
-template <class T, bool affine>
+template <class T, Affine affine>
 SPLASH_ONE_COPY void forward_halves_strip(const T* x, T* y, int64_t n, int64_t stride, int filled, const Lanes<float>& p) {
   const HalvesFound found(p.table);
-  const Vec<float> scale = p.scale, shift = p.shift;
+  const Norms<float, affine> norms(p);
   Vec<float> sum{};
   int64_t i = 0;
   const auto step = [&]<int count>() SPLASH_INLINE_LAMBDA {
     Vec<float> z[count], h[count];
     load_vectors<T, goes_in_twos<T, affine, Finder::halves>, count>(x + i * stride, stride, z);
-    if constexpr (affine)
-      SPLASH_UNROLLED
-      for (int q = 0; q < count; ++q) z[q] = z[q] * scale + shift;
+    SPLASH_UNROLLED
+    for (int q = 0; q < count; ++q) z[q] = normalised<affine>(z[q], norms[i + q]);
     found.template operator()<count>(z, h);
     store_vectors<T, goes_in_twos<T, affine, Finder::halves>, count>(y + i * stride, stride, h);
     SPLASH_UNROLLED

@@ -54,26 +54,40 @@ auto with_finder(Finder finder, const F& f) {
   return f(std::integral_constant<Finder, Finder::compare>{});
 }
 
+template <class F>
+auto with_affine(Affine affine, const F& f) {
+  if (affine == Affine::none) return f(std::integral_constant<Affine, Affine::none>{});
+  if (affine == Affine::one) return f(std::integral_constant<Affine, Affine::one>{});
+  return f(std::integral_constant<Affine, Affine::each>{});
+}
+
 template <class T>
-auto forward_strip_for(int hinges, bool affine, Finder finder) {
-  if constexpr (has_lookup && !std::is_same_v<T, double>)
-    if (finder == Finder::halves) return affine ? &forward_halves_strip<T, true> : &forward_halves_strip<T, false>;
-  return with_finder<T>(finder, [&](auto by) {
-    // Where a cell's number is looked up, the number of hinges does not matter.
-    return with_count<T>(by == Finder::grid || by == Finder::even ? 0 : hinges, [&](auto k) {
-      return affine ? &forward_strip<T, k, true, by> : &forward_strip<T, k, false, by>;
+auto forward_strip_for(int hinges, Affine affine, Finder finder) {
+  return with_affine(affine, [&](auto norm) {
+    if constexpr (has_lookup && !std::is_same_v<T, double>)
+      if (finder == Finder::halves) return &forward_halves_strip<T, norm>;
+    return with_finder<T>(finder, [&](auto by) {
+      // Where a cell's number is looked up, the number of hinges does not matter.
+      return with_count<T>(by == Finder::grid || by == Finder::even ? 0 : hinges, [&](auto k) { return &forward_strip<T, k, norm, by>; });
     });
   });
 }
 
 template <class T>
-auto backward_strip_for(int hinges, bool affine, bool writes, Finder finder) {
-  return with_finder<T>(finder, [&](auto by) {
-    return with_count<T>(hinges, [&](auto k) {
-      return affine ? (writes ? &backward_strip<T, k, true, true, false, by> : &backward_strip<T, k, true, false, true, by>)
-                    : &backward_strip<T, k, false, true, true, by>;
+auto backward_strip_for(int hinges, Affine affine, bool writes, Finder finder) {
+  return with_affine(affine, [&](auto norm) {
+    return with_finder<T>(finder, [&](auto by) {
+      return with_count<T>(hinges, [&](auto k) {
+        if constexpr (norm == Affine::none) return &backward_strip<T, k, norm, true, true, by>;
+        else return writes ? &backward_strip<T, k, norm, true, false, by> : &backward_strip<T, k, norm, false, true, by>;
+      });
     });
   });
+}
+
+template <class C>
+Affine affine_for(const Walk<C>& walk, const Norm<C>* norm) {
+  return !norm ? Affine::none : walk.way == Walk<C>::lines ? Affine::each : Affine::one;
 }
 
 // Room for a ragged end: strips read and write whole vectors.
@@ -88,10 +102,10 @@ template <class T>
 void forward(const T* x, T* y, Extent e, const Unit<compute_t<T>>& unit, const Norm<compute_t<T>>* norm) {
   using C = compute_t<T>;
   if (e.size() == 0) return;
-  const Walk<C> walk(e, !norm && unit.groups == 1, longest_strip, longest_strip * lanes<C>::count, worth_sharing);
+  const Walk<C> walk(e, unit.groups == 1, norm, longest_strip, longest_strip * lanes<C>::count, worth_sharing);
   const int hinges = padded<T>(unit.hinges);
   const Parameters<C> parameters(unit, norm, true, hinges, e.channels, walk.vectors, walk.stride, walk.step);
-  const auto strip = forward_strip_for<T>(hinges, norm, parameters.finder());
+  const auto strip = forward_strip_for<T>(hinges, affine_for(walk, norm), parameters.finder());
   walk.run([&](int64_t, int64_t at, int64_t v, int64_t n, int64_t stride, int filled) {
     if (filled == lanes<C>::count) [[likely]] return strip(x + at, y + at, n, stride, filled, parameters[v]);
     Ragged<T> r;
@@ -106,11 +120,11 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
               const Norm<compute_t<T>>* norm, const Sums* sums) {
   using C = compute_t<T>;
   if (e.size() == 0) return;
-  const Walk<C> walk(e, !norm && unit.groups == 1, sum_length, piece, piece);
+  const Walk<C> walk(e, unit.groups == 1, norm, sum_length, piece, piece);
   const int hinges = padded<T>(unit.hinges);
   const Parameters<C> parameters(unit, norm, false, hinges, e.channels, walk.vectors, walk.stride, walk.step);
-  const auto strip = backward_strip_for<T>(hinges, norm, dx, parameters.finder());
-  TotalsOf<C> totals(hinges, walk.totals());
+  const auto strip = backward_strip_for<T>(hinges, affine_for(walk, norm), dx, parameters.finder());
+  TotalsOf<C> totals(hinges, walk.totals(), walk.way == Walk<C>::lines);
   walk.run([&](int64_t task, int64_t at, int64_t v, int64_t n, int64_t stride, int filled) {
     const Totals<C> mine = totals[walk.totals_at(task, v)];
     if (filled == lanes<C>::count) [[likely]] return strip(x + at, grad + at, dx + at, n, stride, filled, parameters[v], mine);
@@ -119,6 +133,8 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
     std::memcpy(r.grad, grad + at, filled * sizeof(T));
     strip(r.in, r.grad, r.out, 1, stride, filled, parameters[v], mine);
     if (dx) std::memcpy(dx + at, r.out, filled * sizeof(T));
+  }, [&](int64_t task) {
+    for (int64_t v = 0; v < walk.vectors; ++v) totals.add_recent(walk.totals_at(task, v));
   });
   if (!sums) return;
   for (int64_t i = 0; i < walk.totals(); ++i) {

@@ -33,12 +33,16 @@ struct Table {
 enum { slope_row, intercept_row, slope_neg_row, intercept_neg_row, hinge_row };
 
 template <class C>
-struct Lanes {
+struct NormLanes {  // the batch norm in front, if any
+  Vec<C> scale, shift, mean, from_grad, from_x, constant;
+};
+
+template <class C>
+struct Lanes : NormLanes<C> {
   int hinges;
   const C* at;
   const Vec<C>*pos, *neg;
   const Table* table;
-  Vec<C> scale, shift, mean, from_grad, from_x, constant;  // of the batch norm in front, if any
 };
 
 float cells_per_unit(const Unit<float>& unit) {  // 0 where the hinges lie on no grid that fits

@@ -33,6 +33,31 @@ struct Watch {
   }
 };
 
+// Batch norm in front: none, one for all vectors of a strip, or one for each, whose parameters follow each other.
+enum class Affine { none, one, each };
+
+template <class C, Affine affine>
+struct Norms {  // a strip's own copy: for all the compiler knows, a store may change the original
+  const NormLanes<C> own;
+  explicit SPLASH_INLINE Norms(const Lanes<C>& p) : own{p.scale, p.shift, p.mean, p.from_grad, p.from_x, p.constant} {}
+  SPLASH_INLINE const NormLanes<C>& operator[](int64_t) const { return own; }
+};
+template <class C>
+struct Norms<C, Affine::each> {
+  const Lanes<C>* first;
+  explicit SPLASH_INLINE Norms(const Lanes<C>& p) : first(&p) {}
+  SPLASH_INLINE const NormLanes<C>& operator[](int64_t i) const { return first[i]; }
+};
+
+template <Affine affine, class C>
+SPLASH_INLINE Vec<C> normalised(Vec<C> in, const NormLanes<C>& norm) {
+  return affine == Affine::none ? in : in * norm.scale + norm.shift;
+}
+template <Affine affine, class C>
+SPLASH_INLINE C normalised(C in, const NormLanes<C>& norm, int lane) {
+  return affine == Affine::none ? in : in * norm.scale[lane] + norm.shift[lane];
+}
+
 template <class C>
 struct OneByOne {
   const Lanes<C>& p;
@@ -68,8 +93,8 @@ struct OneByOne {
 
 // Whether neighbours may change places within two vectors, which for bfloat16 is cheaper: without batch norm
 // all lanes of a table's user are alike, and its vectors are neighbours.
-template <class T, bool affine, Finder finder>
-constexpr bool goes_in_twos = std::is_same_v<T, bfloat16> && !affine && finder != Finder::compare;
+template <class T, Affine affine, Finder finder>
+constexpr bool goes_in_twos = std::is_same_v<T, bfloat16> && affine == Affine::none && finder != Finder::compare;
 
 // --- forward ------------------------------------------------------------------------------------------
 
@@ -95,10 +120,16 @@ struct Hinges<C, 0> {
 template <Finder finder, int K>
 struct Found;
 
+struct Registers {  // of a table: copied one by one, since the whole of it is long
+  const Vec<float> slope, intercept, slope_neg, intercept_neg;
+  explicit SPLASH_INLINE Registers(const Table* t)
+      : slope(t->slope), intercept(t->intercept), slope_neg(t->slope_neg), intercept_neg(t->intercept_neg) {}
+};
+
 template <int K>
 struct Found<Finder::segments, K> {
-  const Table t;
-  explicit SPLASH_INLINE Found(const Table* table) : t(*table) {}
+  const Registers t;
+  explicit SPLASH_INLINE Found(const Table* table) : t(table) {}
   SPLASH_INLINE Ints<float> index(Vec<float> u, const Hinges<float, K>& hinges) const {
     Ints<float> j{};
     for (int s = 1; s < hinges.count; ++s) j += exceeds<float>(u, hinges.at[s] - Vec<float>{});  // -1 where it holds
@@ -115,10 +146,11 @@ struct Found<Finder::segments, K> {
 
 template <int K>
 struct Found<Finder::grid, K> {
-  const Table t;
-  explicit SPLASH_INLINE Found(const Table* table) : t(*table) {}
+  const Registers t;
+  const float cells_per_unit, last;
+  explicit SPLASH_INLINE Found(const Table* table) : t(table), cells_per_unit(table->cells_per_unit), last(table->last) {}
   SPLASH_INLINE Ints<float> index(Vec<float> u, const Hinges<float, K>&) const {
-    return ceiling(smaller<float>(u * t.cells_per_unit, all<float>(t.last)));
+    return ceiling(smaller<float>(u * cells_per_unit, all<float>(last)));
   }
   SPLASH_INLINE Ints<float> exact_index(Vec<float> u, const Hinges<float, K>& hinges) const { return index(u, hinges); }
   SPLASH_INLINE Vec<float> slope(Vec<float> z, Ints<float> j) const {
@@ -181,23 +213,23 @@ SPLASH_INLINE void fetch_two_ahead(const T* in, const T* out, int64_t stride) {
   if (stride != lanes<compute_t<T>>::count) fetch_ahead(in + stride, out + stride);
 }
 
-template <class T, bool affine>
+template <class T, Affine affine>
 SPLASH_ONE_COPY void forward_one_by_one(const T* x, T* y, int64_t n, int64_t stride, int filled, const Lanes<compute_t<T>>& p) {
   using C = compute_t<T>;
+  const Norms<C, affine> norms(p);
   for (int64_t i = 0; i < n; ++i)
     for (int lane = 0; lane < filled; ++lane) {
-      C z = as_compute(x[i * stride + lane]);
-      if constexpr (affine) z = z * p.scale[lane] + p.shift[lane];
+      const C z = normalised<affine>(as_compute(x[i * stride + lane]), norms[i], lane);
       put(y + i * stride + lane, OneByOne<C>{p, lane}.value(z));
     }
 }
 
-template <class T, int K, bool affine, Finder finder>
+template <class T, int K, Affine affine, Finder finder>
 SPLASH_ONE_COPY void forward_strip(const T* x, T* y, int64_t n, int64_t stride, int filled, const Lanes<compute_t<T>>& p) {
   using C = compute_t<T>;
   const Hinges<C, K> hinges(p);
   const Found<finder, K> found(p.table);
-  const Vec<C> scale = p.scale, shift = p.shift;
+  const Norms<C, affine> norms(p);
   Watch<C> watch;
   const auto value = [&](Vec<C> z) SPLASH_INLINE_LAMBDA {
     const Vec<C> u = magnitude<C>(z);
@@ -222,7 +254,7 @@ SPLASH_ONE_COPY void forward_strip(const T* x, T* y, int64_t n, int64_t stride, 
     Vec<C> v[count];
     load_vectors<T, in_twos, count>(x + i * stride, stride, v);
     SPLASH_UNROLLED
-    for (int q = 0; q < count; ++q) v[q] = value(affine ? v[q] * scale + shift : v[q]);
+    for (int q = 0; q < count; ++q) v[q] = value(normalised<affine>(v[q], norms[i + q]));
     store_vectors<T, in_twos, count>(y + i * stride, stride, v);
   });
   if (!watch.saw_negative_zero() && !watch.saw_infinity_or_nan()) [[likely]] return;
@@ -231,24 +263,33 @@ SPLASH_ONE_COPY void forward_strip(const T* x, T* y, int64_t n, int64_t stride, 
 
 // --- backward -----------------------------------------------------------------------------------------
 
-// Sums of one vector of channels in double, lane by lane: a pair a hinge, then dz and dz (x - mean).
+// Sums of one vector of channels in double, lane by lane: a pair a hinge, then dz and dz (x - mean). Where each
+// vector of a strip has channels of its own, their last two are summed over several strips before: `recent`.
 template <class C>
 struct Totals {
   Wide<C>*pos, *neg, *dz, *dz_x;
+  Vec<C>* recent;
 };
 
 template <class C>
 class TotalsOf {
  public:
-  TotalsOf(int hinges, int64_t count) : hinges_(hinges), sums_((2 * hinges + 2) * count) {}
+  TotalsOf(int hinges, int64_t count, bool by_line)
+      : hinges_(hinges), sums_((2 * hinges + 2) * count), recent_(by_line ? 2 * count : 0) {}
   Totals<C> operator[](int64_t v) {
     Wide<C>* first = sums_.data() + v * (2 * hinges_ + 2);
-    return {first, first + hinges_, first + 2 * hinges_, first + 2 * hinges_ + 1};
+    return {first, first + hinges_, first + 2 * hinges_, first + 2 * hinges_ + 1, recent_.data() + 2 * v};
+  }
+  void add_recent(int64_t v) {
+    const Totals<C> t = (*this)[v];
+    *t.dz += __builtin_convertvector(t.recent[0], Wide<C>), *t.dz_x += __builtin_convertvector(t.recent[1], Wide<C>);
+    t.recent[0] = t.recent[1] = Vec<C>{};
   }
 
  private:
   int hinges_;
   std::vector<Wide<C>> sums_;
+  std::vector<Vec<C>> recent_;
 };
 
 // At x = 0 no slope counts, which comparing knows and a grid has a cell for; the others must look out for it.
@@ -257,8 +298,8 @@ constexpr bool misses_zero = finder == Finder::segments || finder == Finder::eve
 
 // pos[s], neg[s] = the sums of g max(0, u - b_s) on either side, for K hinges from `at` on. The first of
 // all hinges is at zero.
-template <class T, int K, bool first, bool affine, Finder finder, class At>
-SPLASH_INLINE void sum_ramps(const T* x, const T* grad, int64_t n, int64_t stride, Vec<compute_t<T>> scale, Vec<compute_t<T>> shift,
+template <class T, int K, bool first, Affine affine, Finder finder, class At>
+SPLASH_INLINE void sum_ramps(const T* x, const T* grad, int64_t n, int64_t stride, const Norms<compute_t<T>, affine>& norms,
                              const At* at, Vec<compute_t<T>>* pos, Vec<compute_t<T>>* neg) {
   using C = compute_t<T>;
   Vec<C> b[K], right[K], left[K];
@@ -266,6 +307,8 @@ SPLASH_INLINE void sum_ramps(const T* x, const T* grad, int64_t n, int64_t strid
   for (int s = 0; s < K; ++s) b[s] = at[s] - Vec<C>{}, right[s] = left[s] = Vec<C>{};
   const auto sum = [&](Vec<C> z, Vec<C> g) SPLASH_INLINE_LAMBDA {
     const Vec<C> u = magnitude<C>(z), g_neg = by_sign<C>(z, g, Vec<C>{}), g_pos = g - g_neg;
+    // Read hinges anew each time: kept in registers, they would drive the sums out of them.
+    __asm__ volatile("" : "+m"(b));
     SPLASH_UNROLLED
     for (int s = 0; s < K; ++s) {
       const Vec<C> r = first && s == 0 ? u : above_zero<C>(u - b[s]);
@@ -273,33 +316,74 @@ SPLASH_INLINE void sum_ramps(const T* x, const T* grad, int64_t n, int64_t strid
       left[s] += g_neg * r;
     }
   };
-  by_two(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
+  const auto some = [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
     constexpr bool in_twos = goes_in_twos<T, affine, finder>;
     Vec<C> in[count], g[count];
     load_vectors<T, in_twos, count>(x + i * stride, stride, in);
     load_vectors<T, in_twos, count>(grad + i * stride, stride, g);
     SPLASH_UNROLLED
-    for (int q = 0; q < count; ++q) sum(affine ? in[q] * scale + shift : in[q], g[q]);
-  });
+    for (int q = 0; q < count; ++q) sum(normalised<affine>(in[q], norms[i + q]), g[q]);
+  };
+  if constexpr (goes_in_twos<T, affine, finder>) by_two(n, some);
+  else  // two at a time, a sum would have to give up its register
+    for (int64_t i = 0; i < n; ++i) some.template operator()<1>(i);
   SPLASH_UNROLLED
   for (int s = 0; s < K; ++s) pos[s] = right[s], neg[s] = left[s];
 }
 
-template <class T, int K, bool affine, bool writes, bool sums, Finder finder>
+template <class T, Affine affine, bool writes, bool sums>
+SPLASH_ONE_COPY void backward_one_by_one(const T* x, const T* grad, T* dx, int64_t n, int64_t stride, int filled,
+                                         const Lanes<compute_t<T>>& p, const Totals<compute_t<T>>& totals) {
+  using C = compute_t<T>;
+  const Norms<C, affine> norms(p);
+  for (int64_t i = 0; i < n; ++i)
+    for (int lane = 0; lane < filled; ++lane) {
+      const OneByOne<C> one{p, lane};
+      const NormLanes<C>& norm = norms[i];
+      const C in = as_compute(x[i * stride + lane]), g = as_compute(grad[i * stride + lane]);
+      const C z = normalised<affine>(in, norm, lane), dz = g * one.slope(z) + C(0);
+      if constexpr (writes)
+        put(dx + i * stride + lane, affine == Affine::none ? dz : dz * norm.from_grad[lane] + (in * norm.from_x[lane] + norm.constant[lane]));
+      if constexpr (sums) {
+        for (int s = 0; s < p.hinges; ++s) {
+          const double d = g * one.ramp(z, s);
+          if (z > 0 || std::isnan(z)) totals.pos[s][lane] += d;
+          if (z < 0 || std::isnan(z)) totals.neg[s][lane] += d;
+        }
+        const C dz_x = dz * (in - norm.mean[lane]);
+        if constexpr (affine == Affine::one) (*totals.dz)[lane] += dz, (*totals.dz_x)[lane] += dz_x;
+        if constexpr (affine == Affine::each) totals.recent[2 * i][lane] += dz, totals.recent[2 * i + 1][lane] += dz_x;
+      }
+    }
+}
+
+template <class T, int K, Affine affine, bool writes, bool sums, Finder finder>
 SPLASH_ONE_COPY void backward_strip(const T* x, const T* grad, T* dx, int64_t n, int64_t stride, int filled,
                                     const Lanes<compute_t<T>>& p, const Totals<compute_t<T>>& totals) {
   using C = compute_t<T>;
   const Hinges<C, K> hinges(p);
   const Found<finder, K> found(p.table);
-  const Vec<C> scale = p.scale, shift = p.shift, mean = p.mean;
-  const Vec<C> from_grad = p.from_grad, from_x = p.from_x, constant = p.constant;
+  const Norms<C, affine> norms(p);
   Watch<C> watch;
   Vec<C> pos[K ? K : most_hinges], neg[K ? K : most_hinges], dz_sum{}, dz_x_sum{};
 
+  // Loops of their own: together they would need more registers than there are.
+  if constexpr (sums) {
+    constexpr int block = K ? K : hinges_at_a_time;
+    sum_ramps<T, block, true, affine, finder>(x, grad, n, stride, norms, hinges.at, pos, neg);
+    if constexpr (K == 0)
+      for (int s = block; s < hinges.count; s += block)
+        sum_ramps<T, block, false, affine, finder>(x, grad, n, stride, norms, hinges.at + s, pos + s, neg + s);
+    // What is infinite or NaN makes these so.
+    watch.see_largest(magnitude<C>(pos[0])), watch.see_largest(magnitude<C>(neg[0]));
+    if (watch.saw_infinity_or_nan()) [[unlikely]]
+      return backward_one_by_one<T, affine, writes, sums>(x, grad, dx, n, stride, filled, p, totals);
+  }
+
   const auto slope_at = [&](Vec<C> z) SPLASH_INLINE_LAMBDA {
     const Vec<C> u = magnitude<C>(z);
-    if constexpr (misses_zero<finder>) watch.see_least(u);
-    if constexpr (!sums) watch.see_largest(u);  // sums show it themselves: they are not finite then
+    if constexpr (misses_zero<finder> && affine != Affine::each) watch.see_least(u);
+    if constexpr (!sums) watch.see_largest(u);
     if constexpr (finder == Finder::compare) {
       Vec<C> right{}, left{};
       for (int s = 0; s < hinges.count; ++s) {
@@ -308,7 +392,8 @@ SPLASH_ONE_COPY void backward_strip(const T* x, const T* grad, T* dx, int64_t n,
       }
       return by_sign<C>(z, left, right);
     } else {
-      return found.slope(z, found.exact_index(u, hinges));
+      const Vec<C> slope = found.slope(z, found.exact_index(u, hinges));
+      return misses_zero<finder> && affine == Affine::each ? (Vec<C>)(bits<C>(slope) & exceeds<C>(u, Vec<C>{})) : slope;
     }
   };
   by_two(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
@@ -319,59 +404,34 @@ SPLASH_ONE_COPY void backward_strip(const T* x, const T* grad, T* dx, int64_t n,
     load_vectors<T, in_twos, count>(grad + i * stride, stride, g);
     SPLASH_UNROLLED
     for (int q = 0; q < count; ++q) {
+      const NormLanes<C>& norm = norms[i + q];
       // + 0: a flat segment passes on 0.0, never -0.0, as torch.relu has it
-      const Vec<C> dz = g[q] * slope_at(affine ? in[q] * scale + shift : in[q]) + Vec<C>{};
-      out[q] = affine ? dz * from_grad + (in[q] * from_x + constant) : dz;
-      if constexpr (sums && affine) {
-        dz_sum += dz;
-        dz_x_sum += dz * (in[q] - mean);
+      const Vec<C> dz = g[q] * slope_at(normalised<affine>(in[q], norm)) + Vec<C>{};
+      out[q] = affine == Affine::none ? dz : dz * norm.from_grad + (in[q] * norm.from_x + norm.constant);
+      if constexpr (sums && affine == Affine::one) dz_sum += dz, dz_x_sum += dz * (in[q] - norm.mean);
+      if constexpr (sums && affine == Affine::each) {
+        Vec<C>* recent = totals.recent + 2 * (i + q);
+        recent[0] += dz, recent[1] += dz * (in[q] - norm.mean);
       }
     }
     if constexpr (writes) store_vectors<T, in_twos, count>(dx + i * stride, stride, out);
   });
-  // More loops over memory that is in cache by now: together they would need more registers than there are.
-  if constexpr (sums) {
-    constexpr int block = K ? K : hinges_at_a_time;
-    sum_ramps<T, block, true, affine, finder>(x, grad, n, stride, scale, shift, hinges.at, pos, neg);
-    if constexpr (K == 0)
-      for (int s = block; s < hinges.count; s += block)
-        sum_ramps<T, block, false, affine, finder>(x, grad, n, stride, scale, shift, hinges.at + s, pos + s, neg + s);
-  }
 
-  if constexpr (misses_zero<finder>)
+  if constexpr (misses_zero<finder> && affine != Affine::each)
     if (watch.saw_zero()) [[unlikely]]
       return backward_strip<T, K, affine, writes, sums, Finder::compare>(x, grad, dx, n, stride, filled, p, totals);
-  if constexpr (sums) watch.see_largest(magnitude<C>(pos[0])), watch.see_largest(magnitude<C>(neg[0]));
-  if (!watch.saw_infinity_or_nan()) [[likely]] {
-    if constexpr (sums) {
-      SPLASH_UNROLLED
-      for (int s = 0; s < hinges.count; ++s) {
-        totals.pos[s] += __builtin_convertvector(pos[s], Wide<C>);
-        totals.neg[s] += __builtin_convertvector(neg[s], Wide<C>);
-      }
-      *totals.dz += __builtin_convertvector(dz_sum, Wide<C>);
-      *totals.dz_x += __builtin_convertvector(dz_x_sum, Wide<C>);
+  if constexpr (!sums)
+    if (watch.saw_infinity_or_nan()) [[unlikely]]
+      return backward_one_by_one<T, affine, writes, sums>(x, grad, dx, n, stride, filled, p, totals);
+  if constexpr (sums) {
+    SPLASH_UNROLLED
+    for (int s = 0; s < hinges.count; ++s) {
+      totals.pos[s] += __builtin_convertvector(pos[s], Wide<C>);
+      totals.neg[s] += __builtin_convertvector(neg[s], Wide<C>);
     }
-    return;
+    *totals.dz += __builtin_convertvector(dz_sum, Wide<C>);
+    *totals.dz_x += __builtin_convertvector(dz_x_sum, Wide<C>);
   }
-  for (int64_t i = 0; i < n; ++i)
-    for (int lane = 0; lane < filled; ++lane) {
-      const OneByOne<C> one{p, lane};
-      const C in = as_compute(x[i * stride + lane]), g = as_compute(grad[i * stride + lane]);
-      const C z = affine ? in * p.scale[lane] + p.shift[lane] : in, dz = g * one.slope(z) + C(0);
-      if constexpr (writes) put(dx + i * stride + lane, affine ? dz * p.from_grad[lane] + (in * p.from_x[lane] + p.constant[lane]) : dz);
-      if constexpr (sums) {
-        for (int s = 0; s < hinges.count; ++s) {
-          const double d = g * one.ramp(z, s);
-          if (z > 0 || std::isnan(z)) totals.pos[s][lane] += d;
-          if (z < 0 || std::isnan(z)) totals.neg[s][lane] += d;
-        }
-        if constexpr (affine) {
-          (*totals.dz)[lane] += dz;
-          (*totals.dz_x)[lane] += static_cast<double>(dz * (in - p.mean[lane]));
-        }
-      }
-    }
 }
 
 }  // namespace

@@ -110,38 +110,79 @@ struct Rows {
   }
 };
 
+// Lines of a (rows, channels) matrix, where all channels share their slopes: so many rows side by side that a
+// line is long, and each vector of it has channels of its own. Unlike columns, they meet memory in its order.
+template <class C>
+struct Lines {
+  static constexpr int W = lanes<C>::count;
+  static constexpr int64_t least_vectors = 32;
+  Extent e;
+  int64_t width, rows, parts;
+
+  explicit Lines(Extent extent) : e(extent) {
+    width = e.channels;
+    while (width % W || width < least_vectors * W) width *= 2;
+    rows = e.size() / width;
+    parts = std::clamp<int64_t>(e.size() / piece, 1, most_parts);
+  }
+  int64_t vectors() const { return width / W; }
+
+  // Calls strip(first element, first vector of the line, vectors, filled lanes) for all of one part, and pause()
+  // wherever a lane has summed up enough. What fills no line comes last.
+  template <class F, class G>
+  SPLASH_INLINE void task(int64_t part, const F& strip, const G& pause) const {
+    const int64_t begin = rows * part / parts, end = rows * (part + 1) / parts;
+    for (int64_t row = begin; row < end; ++row) {
+      strip(row * width, 0, vectors(), W);
+      if ((row - begin) % sum_length == sum_length - 1) pause();
+    }
+    const int64_t rest = part == parts - 1 ? e.size() - rows * width : 0;
+    if (rest / W) strip(rows * width, 0, rest / W, W);
+    if (rest % W) strip(rows * width + rest / W * W, rest / W, 1, static_cast<int>(rest % W));
+    pause();
+  }
+};
+
 // Runs strip(first element, vector of channels, vectors, stride, filled lanes) over everything, side by
-// side; task numbers say whose totals are whose.
+// side; task numbers say whose totals are whose. On lines it is the first of as many vectors of channels.
 template <class C>
 struct Walk {
-  enum { flat, rows, columns } way;
+  enum { flat, rows, columns, lines } way;
   Extent e;
   Rows by_row;
   Columns<C> matrix;
+  Lines<C> by_line;
   int64_t longest, piece, least_to_share, tasks, vectors, stride, step;
 
-  Walk(Extent extent, bool one_group, int64_t longest_strip, int64_t piece, int64_t least_to_share)
-      : e(extent), by_row(extent), matrix(extent), longest(longest_strip), piece(piece), least_to_share(least_to_share) {
-    way = one_group ? flat : e.inner > 1 ? rows : columns;
-    tasks = way == flat ? (e.size() + piece - 1) / piece : way == rows ? by_row.tasks() : matrix.tasks();
-    vectors = way == flat ? 1 : way == rows ? e.channels : matrix.vectors;
-    stride = way == columns ? lanes<C>::count : 1, step = way == columns;
+  Walk(Extent extent, bool one_group, bool normed, int64_t longest_strip, int64_t piece, int64_t least_to_share)
+      : e(extent), by_row(extent), matrix(extent), by_line(extent), longest(longest_strip), piece(piece), least_to_share(least_to_share) {
+    way = one_group && !normed ? flat : e.inner > 1 ? rows : one_group ? lines : columns;
+    tasks = way == flat    ? (e.size() + piece - 1) / piece
+            : way == rows  ? by_row.tasks()
+            : way == lines ? by_line.parts
+                           : matrix.tasks();
+    vectors = way == flat ? 1 : way == rows ? e.channels : way == lines ? by_line.vectors() : matrix.vectors;
+    step = way == columns || way == lines, stride = step ? lanes<C>::count : 1;
   }
-  int64_t totals() const {
-    return way == flat ? tasks : (way == rows ? by_row.outer_parts : matrix.row_tasks) * vectors;
-  }
-  int64_t totals_at(int64_t task, int64_t v) const {
-    return way == flat ? task : task / (way == rows ? by_row.channel_parts : matrix.blocks) * vectors + v;
-  }
+  // Tasks that share sums with none, but for the channels they have in common: `together` of them.
+  int64_t together() const { return way == rows ? by_row.channel_parts : way == columns ? matrix.blocks : 1; }
+  int64_t totals() const { return tasks / together() * vectors; }
+  int64_t totals_at(int64_t task, int64_t v) const { return task / together() * vectors + v; }
 
   template <class F>
   void run(const F& strip) const {
+    run(strip, [](int64_t) {});
+  }
+  template <class F, class G>
+  void run(const F& strip, const G& pause) const {
     constexpr int W = lanes<C>::count;
     parallel(tasks, e.size() > least_to_share, [&](int64_t task) {
       if (way == columns)
         return matrix.task(task, [&](int64_t at, int64_t v, int64_t n, int64_t across, int filled) {
           strip(task, at, v, n, across, filled);
         });
+      if (way == lines)
+        return by_line.task(task, [&](int64_t at, int64_t v, int64_t n, int filled) { strip(task, at, v, n, W, filled); }, [&] { pause(task); });
       if (way == flat)
         return along_row<C>(std::min(piece, e.size() - task * piece), longest, [&](int64_t i, int64_t n, int filled) {
           strip(task, task * piece + i, 0, n, W, filled);
