@@ -149,10 +149,14 @@ def plan(
     settings: Sequence[str],
     images: int | None,
 ) -> list[Wanted]:
-    """What a command line asks for: the scale's budgets, with what it says instead."""
+    """What a command line asks for: the scale's budgets, with what it says instead.
+
+    A setting of null takes back what the scale says: the attack's own default holds.
+    """
     from splash_units.lab.robustness import ATTACKS, check_attack
 
     found: list[Wanted] = []
+    used: set[str] = set()
     values = dict(_pair(setting) for setting in settings)
     battery = budgets.battery(scale)
     names = list(dict.fromkeys(name for name, _, _ in battery)) if attacks == "all" else None
@@ -164,10 +168,13 @@ def plan(
         ]
         mine = {key: value for key, value in values.items() if key in ATTACKS[name].options}
         for options in _variants([options for _, options, _ in usual], lists):
-            check_attack(name, {**options, **mine})
-            found.append((name, {**options, **mine}, images or usual[0][2]))
+            used |= options.keys() | mine.keys()
+            said = {**options, **mine}
+            said = {key: value for key, value in said.items() if value is not None}
+            check_attack(name, said)
+            found.append((name, said, images or usual[0][2]))
     for key in [*values, *(key for key, wanted in lists.items() if wanted)]:
-        if not any(key in options for _, options, _ in found):
+        if key not in used:
             known = {option for name, _, _ in found for option in ATTACKS[name].options}
             raise ValueError(unknown(f"option of {attacks}", key, known))
     return found

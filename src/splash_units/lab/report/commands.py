@@ -4,6 +4,7 @@ import json
 import shlex
 from typing import Any
 
+from splash_units.lab import budgets
 from splash_units.lab.spec import AttackSpec, TrainSpec, digest
 from splash_units.lab.store import ID_LENGTH
 
@@ -34,6 +35,10 @@ def attack_command(spec: AttackSpec) -> str:
     for name, value in spec.options.items():
         listed = name in ("eps", "k")
         words += [f"--{name}", f"{value}"] if listed else ["--set", f"{name}={_written(value)}"]
+    # What the scale would add, and this attack did without.
+    usual, _ = budgets.budget(spec.attack, spec.train.scale)
+    for name in usual:
+        words += ["--set", f"{name}=null"] if name not in spec.options else []
     words += ["--images", f"{spec.images}", "--seed", f"{spec.seed}"]
     words += ["--choose", spec.choose] if spec.choose != "right" else []
     return shlex.join(words)
