@@ -9,11 +9,12 @@ import gc
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+
+from splash_units.lab.collector import without_collector
 
 Work = Callable[[], object]
 Prepare = Callable[[], Work]
@@ -97,7 +98,8 @@ class Stopwatch:
                 runners[name] = self._warmed_up(prepare(), effort)
             except Exception as error:
                 failures[name] = reason(error)
-        with _without_garbage_collection():
+        gc.collect()  # as timeit does: later, it would be charged to whoever happens to run
+        with without_collector():
             self._rounds(runners, failures, effort, on_round)
         return {
             name: Samples(failure=failures[name])
@@ -181,16 +183,3 @@ def reason(error: Exception) -> str:
     """An error on one line, short enough for a table."""
     first_line = next(iter(str(error).strip().splitlines()), "")
     return f"{type(error).__name__}: {first_line}"[:300]
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """As timeit does: a collection would be charged to whoever happens to run."""
-    was_on = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

@@ -1,12 +1,10 @@
 """The page put together: one HTML file that holds everything and asks the network for nothing."""
 
 import base64
-import gc
 import hashlib
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
@@ -18,6 +16,7 @@ import jinja2
 from markupsafe import Markup
 
 from splash_units.lab import names
+from splash_units.lab.collector import without_collector
 from splash_units.lab.figures import style
 from splash_units.lab.frames import Snapshot
 from splash_units.lab.report import embedding
@@ -64,19 +63,7 @@ ON_DARK = {
 }
 
 
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """All that is read for a page is needed to its end: looking for what is not takes a tenth."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-@_without_collector()
+@without_collector()  # all that is read is needed to the end
 def render(store: Store, *, live: str = "") -> str:
     """The report on a store; `live` is a version to compare with, for a page that is served."""
     bundle = embedding.vega_bundle()
