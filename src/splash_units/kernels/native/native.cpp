@@ -8,7 +8,7 @@
 // gives slope and intercept of the segment instead, and h = slope * x + intercept.
 //
 // From here to the arithmetic: walk.h takes a tensor apart into strips, parameters.h holds what a strip
-// needs to know, strips.h computes (halves.h the forward of default hinges), simd.h is the vectors.
+// needs to know, strips.h, halves.h (the forward of default hinges) and backward.h compute, simd.h is the vectors.
 //
 // Slope gradients are summed in float over at most `sum_length` terms a lane, then in double, over
 // pieces whose bounds depend on the tensor's shape only: the same bits for any number of threads.
@@ -19,6 +19,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "backward.h"
 #include "halves.h"
 #include "parameters.h"
 #include "simd.h"

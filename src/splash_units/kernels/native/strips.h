@@ -1,15 +1,14 @@
-// The arithmetic: one strip of vectors forward, one backward.
+// The arithmetic: one strip of vectors forward, and what forward and backward share.
 //
-// A strip is a run of vectors at a constant stride that share their parameters lane by lane:
-// neighbours along a row of one channel, or the same columns of successive rows. Strips ignore what
-// is rare: an infinity, a NaN or a -0.0 is only noticed, and then the strip is done again one by one.
+// A strip is a run of vectors at a constant stride that share their slopes lane by lane: neighbours along
+// a row of one channel, the same columns of successive rows, or a line of all channels that share. Strips
+// ignore what is rare: an infinity, a NaN or a -0.0 is only noticed, and then it is done again one by one.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <type_traits>
-#include <vector>
 
 #include "native.h"
 #include "parameters.h"
@@ -259,179 +258,6 @@ SPLASH_ONE_COPY void forward_strip(const T* x, T* y, int64_t n, int64_t stride, 
   });
   if (!watch.saw_negative_zero() && !watch.saw_infinity_or_nan()) [[likely]] return;
   forward_one_by_one<T, affine>(x, y, n, stride, filled, p);
-}
-
-// --- backward -----------------------------------------------------------------------------------------
-
-// Sums of one vector of channels in double, lane by lane: a pair a hinge, then dz and dz (x - mean). Where each
-// vector of a strip has channels of its own, their last two are summed over several strips before: `recent`.
-template <class C>
-struct Totals {
-  Wide<C>*pos, *neg, *dz, *dz_x;
-  Vec<C>* recent;
-};
-
-template <class C>
-class TotalsOf {
- public:
-  TotalsOf(int hinges, int64_t count, bool by_line)
-      : hinges_(hinges), sums_((2 * hinges + 2) * count), recent_(by_line ? 2 * count : 0) {}
-  Totals<C> operator[](int64_t v) {
-    Wide<C>* first = sums_.data() + v * (2 * hinges_ + 2);
-    return {first, first + hinges_, first + 2 * hinges_, first + 2 * hinges_ + 1, recent_.data() + 2 * v};
-  }
-  void add_recent(int64_t v) {
-    const Totals<C> t = (*this)[v];
-    *t.dz += __builtin_convertvector(t.recent[0], Wide<C>), *t.dz_x += __builtin_convertvector(t.recent[1], Wide<C>);
-    t.recent[0] = t.recent[1] = Vec<C>{};
-  }
-
- private:
-  int hinges_;
-  std::vector<Wide<C>> sums_;
-  std::vector<Vec<C>> recent_;
-};
-
-// At x = 0 no slope counts, which comparing knows and a grid has a cell for; the others must look out for it.
-template <Finder finder>
-constexpr bool misses_zero = finder == Finder::segments || finder == Finder::even;
-
-// pos[s], neg[s] = the sums of g max(0, u - b_s) on either side, for K hinges from `at` on. The first of
-// all hinges is at zero.
-template <class T, int K, bool first, Affine affine, Finder finder, class At>
-SPLASH_INLINE void sum_ramps(const T* x, const T* grad, int64_t n, int64_t stride, const Norms<compute_t<T>, affine>& norms,
-                             const At* at, Vec<compute_t<T>>* pos, Vec<compute_t<T>>* neg) {
-  using C = compute_t<T>;
-  Vec<C> b[K], right[K], left[K];
-  SPLASH_UNROLLED
-  for (int s = 0; s < K; ++s) b[s] = at[s] - Vec<C>{}, right[s] = left[s] = Vec<C>{};
-  const auto sum = [&](Vec<C> z, Vec<C> g) SPLASH_INLINE_LAMBDA {
-    const Vec<C> u = magnitude<C>(z), g_neg = by_sign<C>(z, g, Vec<C>{}), g_pos = g - g_neg;
-    // Read hinges anew each time: kept in registers, they would drive the sums out of them.
-    __asm__ volatile("" : "+m"(b));
-    SPLASH_UNROLLED
-    for (int s = 0; s < K; ++s) {
-      const Vec<C> r = first && s == 0 ? u : above_zero<C>(u - b[s]);
-      right[s] += g_pos * r;
-      left[s] += g_neg * r;
-    }
-  };
-  const auto some = [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
-    constexpr bool in_twos = goes_in_twos<T, affine, finder>;
-    Vec<C> in[count], g[count];
-    load_vectors<T, in_twos, count>(x + i * stride, stride, in);
-    load_vectors<T, in_twos, count>(grad + i * stride, stride, g);
-    SPLASH_UNROLLED
-    for (int q = 0; q < count; ++q) sum(normalised<affine>(in[q], norms[i + q]), g[q]);
-  };
-  if constexpr (goes_in_twos<T, affine, finder>) by_two(n, some);
-  else  // two at a time, a sum would have to give up its register
-    for (int64_t i = 0; i < n; ++i) some.template operator()<1>(i);
-  SPLASH_UNROLLED
-  for (int s = 0; s < K; ++s) pos[s] = right[s], neg[s] = left[s];
-}
-
-template <class T, Affine affine, bool writes, bool sums>
-SPLASH_ONE_COPY void backward_one_by_one(const T* x, const T* grad, T* dx, int64_t n, int64_t stride, int filled,
-                                         const Lanes<compute_t<T>>& p, const Totals<compute_t<T>>& totals) {
-  using C = compute_t<T>;
-  const Norms<C, affine> norms(p);
-  for (int64_t i = 0; i < n; ++i)
-    for (int lane = 0; lane < filled; ++lane) {
-      const OneByOne<C> one{p, lane};
-      const NormLanes<C>& norm = norms[i];
-      const C in = as_compute(x[i * stride + lane]), g = as_compute(grad[i * stride + lane]);
-      const C z = normalised<affine>(in, norm, lane), dz = g * one.slope(z) + C(0);
-      if constexpr (writes)
-        put(dx + i * stride + lane, affine == Affine::none ? dz : dz * norm.from_grad[lane] + (in * norm.from_x[lane] + norm.constant[lane]));
-      if constexpr (sums) {
-        for (int s = 0; s < p.hinges; ++s) {
-          const double d = g * one.ramp(z, s);
-          if (z > 0 || std::isnan(z)) totals.pos[s][lane] += d;
-          if (z < 0 || std::isnan(z)) totals.neg[s][lane] += d;
-        }
-        const C dz_x = dz * (in - norm.mean[lane]);
-        if constexpr (affine == Affine::one) (*totals.dz)[lane] += dz, (*totals.dz_x)[lane] += dz_x;
-        if constexpr (affine == Affine::each) totals.recent[2 * i][lane] += dz, totals.recent[2 * i + 1][lane] += dz_x;
-      }
-    }
-}
-
-template <class T, int K, Affine affine, bool writes, bool sums, Finder finder>
-SPLASH_ONE_COPY void backward_strip(const T* x, const T* grad, T* dx, int64_t n, int64_t stride, int filled,
-                                    const Lanes<compute_t<T>>& p, const Totals<compute_t<T>>& totals) {
-  using C = compute_t<T>;
-  const Hinges<C, K> hinges(p);
-  const Found<finder, K> found(p.table);
-  const Norms<C, affine> norms(p);
-  Watch<C> watch;
-  Vec<C> pos[K ? K : most_hinges], neg[K ? K : most_hinges], dz_sum{}, dz_x_sum{};
-
-  // Loops of their own: together they would need more registers than there are.
-  if constexpr (sums) {
-    constexpr int block = K ? K : hinges_at_a_time;
-    sum_ramps<T, block, true, affine, finder>(x, grad, n, stride, norms, hinges.at, pos, neg);
-    if constexpr (K == 0)
-      for (int s = block; s < hinges.count; s += block)
-        sum_ramps<T, block, false, affine, finder>(x, grad, n, stride, norms, hinges.at + s, pos + s, neg + s);
-    // What is infinite or NaN makes these so.
-    watch.see_largest(magnitude<C>(pos[0])), watch.see_largest(magnitude<C>(neg[0]));
-    if (watch.saw_infinity_or_nan()) [[unlikely]]
-      return backward_one_by_one<T, affine, writes, sums>(x, grad, dx, n, stride, filled, p, totals);
-  }
-
-  const auto slope_at = [&](Vec<C> z) SPLASH_INLINE_LAMBDA {
-    const Vec<C> u = magnitude<C>(z);
-    if constexpr (misses_zero<finder> && affine != Affine::each) watch.see_least(u);
-    if constexpr (!sums) watch.see_largest(u);
-    if constexpr (finder == Finder::compare) {
-      Vec<C> right{}, left{};
-      for (int s = 0; s < hinges.count; ++s) {
-        right += u > hinges.at[s] ? hinges.pos[s] : Vec<C>{};
-        left -= u > hinges.at[s] ? hinges.neg[s] : Vec<C>{};
-      }
-      return by_sign<C>(z, left, right);
-    } else {
-      const Vec<C> slope = found.slope(z, found.exact_index(u, hinges));
-      return misses_zero<finder> && affine == Affine::each ? (Vec<C>)(bits<C>(slope) & exceeds<C>(u, Vec<C>{})) : slope;
-    }
-  };
-  by_two(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
-    constexpr bool in_twos = goes_in_twos<T, affine, finder>;
-    fetch_two_ahead(x + i * stride, (writes ? dx : x) + i * stride, stride);
-    Vec<C> in[count], g[count], out[count];
-    load_vectors<T, in_twos, count>(x + i * stride, stride, in);
-    load_vectors<T, in_twos, count>(grad + i * stride, stride, g);
-    SPLASH_UNROLLED
-    for (int q = 0; q < count; ++q) {
-      const NormLanes<C>& norm = norms[i + q];
-      // + 0: a flat segment passes on 0.0, never -0.0, as torch.relu has it
-      const Vec<C> dz = g[q] * slope_at(normalised<affine>(in[q], norm)) + Vec<C>{};
-      out[q] = affine == Affine::none ? dz : dz * norm.from_grad + (in[q] * norm.from_x + norm.constant);
-      if constexpr (sums && affine == Affine::one) dz_sum += dz, dz_x_sum += dz * (in[q] - norm.mean);
-      if constexpr (sums && affine == Affine::each) {
-        Vec<C>* recent = totals.recent + 2 * (i + q);
-        recent[0] += dz, recent[1] += dz * (in[q] - norm.mean);
-      }
-    }
-    if constexpr (writes) store_vectors<T, in_twos, count>(dx + i * stride, stride, out);
-  });
-
-  if constexpr (misses_zero<finder> && affine != Affine::each)
-    if (watch.saw_zero()) [[unlikely]]
-      return backward_strip<T, K, affine, writes, sums, Finder::compare>(x, grad, dx, n, stride, filled, p, totals);
-  if constexpr (!sums)
-    if (watch.saw_infinity_or_nan()) [[unlikely]]
-      return backward_one_by_one<T, affine, writes, sums>(x, grad, dx, n, stride, filled, p, totals);
-  if constexpr (sums) {
-    SPLASH_UNROLLED
-    for (int s = 0; s < hinges.count; ++s) {
-      totals.pos[s] += __builtin_convertvector(pos[s], Wide<C>);
-      totals.neg[s] += __builtin_convertvector(neg[s], Wide<C>);
-    }
-    *totals.dz += __builtin_convertvector(dz_sum, Wide<C>);
-    *totals.dz_x += __builtin_convertvector(dz_x_sum, Wide<C>);
-  }
 }
 
 }  // namespace
