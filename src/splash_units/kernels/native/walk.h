@@ -21,6 +21,8 @@ constexpr int64_t longest_strip = 256;
 // share tensors of more elements than these.
 constexpr int64_t worth_sharing = 32768;
 
+constexpr int64_t fewest_for_lines = 17;  // with fewer channels, columns meet memory in its order too, at less cost
+
 constexpr int64_t most_parts = 16;  // of rows, each with sums of its own for every channel
 
 // torch's own pool, through its stable interface: a second one would fight it for the cores.
@@ -156,7 +158,7 @@ struct Walk {
 
   Walk(Extent extent, bool one_group, bool normed, int64_t longest_strip, int64_t piece, int64_t least_to_share)
       : e(extent), by_row(extent), matrix(extent), by_line(extent), longest(longest_strip), piece(piece), least_to_share(least_to_share) {
-    way = one_group && !normed ? flat : e.inner > 1 ? rows : one_group ? lines : columns;
+    way = one_group && !normed ? flat : e.inner > 1 ? rows : one_group && e.channels >= fewest_for_lines ? lines : columns;
     tasks = way == flat    ? (e.size() + piece - 1) / piece
             : way == rows  ? by_row.tasks()
             : way == lines ? by_line.parts
