@@ -10,7 +10,10 @@ from attack_models import digits
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from splash_units.lab.attacks.incremental import trace
+from splash_units.lab.attacks import differences
+from splash_units.lab.attacks.differences import Differences
+from splash_units.lab.attacks.incremental import IncrementalNetwork, trace
+from splash_units.lab.attacks.operations import Windowed
 from splash_units.lab.attacks.reach import Changes, Reach, Window
 
 
@@ -130,6 +133,55 @@ def test_logits_are_exactly_those_of_the_whole_network(name, pixels):
     fast = trace(network, image, pixels)
     changes = variants(image, pixels)
     assert fast is not None
+    assert torch.equal(fast.logits(fast.clean(image), changes), network(changes.applied_to(image)))
+
+
+def clumps(image: Tensor) -> Changes:
+    """Every pixel of the image with one beside it, one it does not reach, and itself once more."""
+    changes = variants(image, 4)
+    rows, columns, values = changes.rows, changes.columns, changes.values
+    rows[:, 1], columns[:, 1] = rows[:, 0], (columns[:, 0] + 1) % image.shape[3]
+    rows[:, 2] = (rows[:, 0] + 10) % image.shape[2]
+    rows[:, 3], columns[:, 3], values[:, 3] = rows[:, 0], columns[:, 0], values[:, 0]
+    return changes
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_pixels_close_together_or_named_twice_are_counted_once(name):
+    network = exact(NETWORKS[name]())
+    image = torch.randint(0, 257, (1, 2, 20, 20)).double() / 256
+    fast, changes = trace(network, image, 4), clumps(image)
+    assert torch.equal(fast.logits(fast.clean(image), changes), network(changes.applied_to(image)))
+
+
+def way_of(network: IncrementalNetwork, name: str) -> object:
+    return next(step.boxes.way for step in network._steps if step.node.name == name)
+
+
+def test_the_first_convolution_adds_what_pixels_change_unless_its_table_is_too_large(monkeypatch):
+    network = exact(nn.Sequential(nn.Conv2d(2, 3, 3, 2, 1), *head(3, 100)))
+    image = torch.randint(0, 257, (1, 2, 20, 20)).double() / 256
+    small, changes = trace(network, image, 2), variants(image, 2)
+    monkeypatch.setattr(differences, "LARGEST_TABLE", 100)
+    large = trace(network, image, 2)
+    assert isinstance(way_of(small, "_0"), Differences)
+    assert isinstance(way_of(large, "_0"), Windowed)
+    expected = network(changes.applied_to(image))
+    assert torch.equal(small.logits(small.clean(image), changes), expected)
+    assert torch.equal(large.logits(large.clean(image), changes), expected)
+
+
+@pytest.mark.parametrize(("scale", "first"), [(0.5, "_3"), (-0.5, "_1")])
+def test_a_pool_comes_before_a_norm_and_a_unit_that_never_fall(scale, first):
+    network = exact(
+        nn.Sequential(
+            nn.Conv2d(2, 3, 5), nn.BatchNorm2d(3), nn.ReLU(), nn.MaxPool2d(2), *head(3, 64)
+        )
+    )
+    network[1].weight.fill_(scale)
+    image = torch.randint(0, 257, (1, 2, 20, 20)).double() / 256
+    fast, changes = trace(network, image, 2), variants(image, 2)
+    assert fast.sites[2] == first
     assert torch.equal(fast.logits(fast.clean(image), changes), network(changes.applied_to(image)))
 
 

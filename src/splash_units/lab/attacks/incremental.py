@@ -3,10 +3,10 @@ reaches.
 
 The network is traced once into a graph. Where it consists of convolutions, max-pools and functions
 of single positions, a node's values differ from the clean image's only in a box around each changed
-pixel; only the boxes are computed, each from a window of the node's input, and everything else is
-read from the clean image's values. Where the boxes would cover most of the image, and from the
-first operation that mixes positions in another way, the values are put together and the network
-goes on as usual.
+pixel; only the boxes are computed, each from a window of the node's input or, by the first
+convolution, from what the changed pixels add (`differences`); everything else is read from the
+clean image's values. Where the boxes would cover most of the image, and from the first operation
+that mixes positions in another way, the values are put together and the network goes on as usual.
 
 A network that cannot be traced, or whose logits come out differently, is refused. The logits agree
 with a whole forward up to the rounding of sums made in another order; where sums are exact, they
@@ -23,15 +23,20 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, fx, nn
 
+from splash_units.lab.attacks.differences import Differences
 from splash_units.lab.attacks.frozen import Model
 from splash_units.lab.attacks.operations import (
     LeafTracer,
+    Modules,
     Values,
     Windowed,
     evaluate,
+    modules_of,
     packed,
+    pools_first,
     takes_parts,
     takes_shuffled,
+    tiles,
 )
 from splash_units.lab.attacks.reach import Changes, Reach, Site, Variants
 
@@ -44,11 +49,14 @@ AGREEMENT = 1e-4
 
 @dataclass(frozen=True)
 class Boxes:
-    """How a node's boxes are made: the changed pixels themselves, windows, or by position."""
+    """How a node's boxes are made: the changed pixels themselves, what they add, from windows, or
+    by position.
+    """
 
     site: Site
-    way: Windowed | Literal["pixels", "positions", "packed"]
-    reads: tuple[Tensor, Tensor] | None = None  #: for windows, the rows and columns of the input
+    way: Differences | Windowed | Literal["pixels", "positions", "packed"]
+    #: for windows, the rows and columns of the input; None if they are the boxes before
+    reads: tuple[Tensor, Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -60,11 +68,19 @@ class Step:
     dead: tuple[fx.Node, ...]  #: values nobody reads after this step
 
 
+@dataclass(frozen=True)
+class Clean:
+    """The values of one image at every site."""
+
+    rows: dict[fx.Node, Tensor]  #: every position's channels
+    tables: dict[fx.Node, Tensor]  #: what boxes are summed from, where they are made so
+
+
 class IncrementalNetwork:
     """A traced network whose answers for variants of an image share what no change reaches."""
 
-    def __init__(self, model: nn.Module, steps: list[Step]):
-        self._model, self._steps = model, steps
+    def __init__(self, modules: Modules, steps: list[Step]):
+        self._modules, self._steps = modules, steps
 
     @property
     def sites(self) -> list[str]:
@@ -74,21 +90,25 @@ class IncrementalNetwork:
     @property
     def saves_work(self) -> bool:
         """Whether any convolution or pool is computed in boxes."""
-        return any(step.boxes and isinstance(step.boxes.way, Windowed) for step in self._steps)
-
-    def clean(self, image: Tensor) -> dict[fx.Node, Tensor]:
-        """The values of one image, (1, C, H, W), at every site, as rows of channels."""
-        values: Values = {self._steps[0].node: image}
-        for step in self._steps:
-            values[step.node] = evaluate(self._model, step.node, values)
-        return {
-            step.node: values[step.node][0].permute(1, 2, 0).flatten(0, 1).contiguous()
+        return any(
+            step.boxes and isinstance(step.boxes.way, Windowed | Differences)
             for step in self._steps
-            if step.boxes is not None
-        }
+        )
 
-    def logits(self, clean: dict[fx.Node, Tensor], changes: Changes) -> Tensor:
-        """The logits of variants of the image with these `clean` values."""
+    def clean(self, image: Tensor) -> Clean:
+        """What is to be known of one image, (1, C, H, W)."""
+        values: Values = {self._steps[0].node: image}
+        rows, tables = {}, {}
+        for step in self._steps:
+            value = values[step.node] = evaluate(self._modules, step.node, values)
+            if step.boxes is not None:
+                rows[step.node] = value[0].permute(1, 2, 0).flatten(0, 1).contiguous()
+                if isinstance(step.boxes.way, Differences):
+                    tables[step.node] = step.boxes.way.table(value)
+        return Clean(rows, tables)
+
+    def logits(self, clean: Clean, changes: Changes) -> Tensor:
+        """The logits of variants of the image that `clean` is of."""
         values: Values = {}
         value: Any = None
         for step in self._steps:
@@ -96,8 +116,11 @@ class IncrementalNetwork:
             if step.boxes is None:
                 value = self._whole(step.node, inputs)
             else:
-                boxes = self._box_values(step.node, step.boxes, inputs, changes)
-                value = Variants(step.boxes.site, clean[step.node], boxes, changes)
+                if step.boxes.way == "pixels":
+                    boxes = changes.values.flatten(0, 1)[:, :, None, None]
+                else:
+                    boxes = self._box_values(step.node, step.boxes, inputs, clean)
+                value = Variants(step.boxes.site, clean.rows[step.node], boxes, changes)
             values[step.node] = value
             for node in step.dead:
                 del values[node]
@@ -106,14 +129,16 @@ class IncrementalNetwork:
 
     def _whole(self, node: fx.Node, inputs: Values) -> Any:
         whole = {n: v.whole if isinstance(v, Variants) else v for n, v in inputs.items()}
-        return evaluate(self._model, node, whole)
+        return evaluate(self._modules, node, whole)
 
-    def _box_values(self, node: fx.Node, boxes: Boxes, inputs: Values, changes: Changes) -> Tensor:
-        if boxes.way == "pixels":
-            return changes.values.flatten(0, 1)[:, :, None, None]
+    def _box_values(self, node: fx.Node, boxes: Boxes, inputs: Values, clean: Clean) -> Tensor:
         sources = {n: v for n, v in inputs.items() if isinstance(v, Variants)}
         first, source = next(iter(sources.items()))
-        if isinstance(boxes.way, Windowed) and boxes.reads is not None:
+        if isinstance(boxes.way, Differences):
+            return boxes.way.boxes(clean.tables[node], source)
+        if isinstance(boxes.way, Windowed):
+            if boxes.reads is None:
+                return boxes.way.apply(source.boxes)
             return boxes.way.apply(source.around_pixels(*boxes.reads, boxes.way.fill))
         if boxes.way == "packed":
             size = boxes.site.height.length, boxes.site.width.length
@@ -123,11 +148,11 @@ class IncrementalNetwork:
             return self._apply(node, inputs, first, source.boxes)
         rows, columns = boxes.site.height.box, boxes.site.width.box
         aligned = {n: v.around_pixels(rows, columns) for n, v in sources.items()}
-        value: Tensor = evaluate(self._model, node, inputs | aligned)
+        value: Tensor = evaluate(self._modules, node, inputs | aligned)
         return value
 
     def _apply(self, node: fx.Node, inputs: Values, source: fx.Node, boxes: Tensor) -> Tensor:
-        value: Tensor = evaluate(self._model, node, inputs | {source: boxes})
+        value: Tensor = evaluate(self._modules, node, inputs | {source: boxes})
         return value
 
 
@@ -139,23 +164,24 @@ def trace(model: Model, image: Tensor, pixels: int) -> IncrementalNetwork | None
     generator = torch.Generator().manual_seed(0)
     noise = torch.rand(image.shape, generator=generator, dtype=image.dtype).to(image.device)
     try:
-        graph = LeafTracer().trace(model)
-        network = IncrementalNetwork(model, list(plan(model, graph, noise, pixels)))
+        modules = modules_of(model)
+        graph = pools_first(modules, LeafTracer().trace(model))
+        network = IncrementalNetwork(modules, list(plan(modules, graph, noise, pixels)))
         return network if network.saves_work and agrees(network, model, noise, pixels) else None
     except Exception:
         # A forward may do anything; what cannot be followed is left to the network itself.
         return None
 
 
-def plan(model: nn.Module, graph: fx.Graph, image: Tensor, pixels: int) -> Iterator[Step]:
+def plan(modules: Modules, graph: fx.Graph, image: Tensor, pixels: int) -> Iterator[Step]:
     """Choose for every node, in the graph's order, whether boxes will do and how they are made."""
     nodes = list(graph.nodes)
     values: Values = {nodes[0]: image}
     sites: dict[fx.Node, Site] = {}
     last_use = {source: node for node in nodes for source in node.all_input_nodes}
     for node in nodes:
-        values[node] = evaluate(model, node, values)
-        boxes = box_way(model, node, values, sites)
+        values[node] = evaluate(modules, node, values)
+        boxes = box_way(modules, node, values, sites)
         if boxes is not None and boxes.site.covered(pixels) <= WORTHWHILE:
             sites[node] = boxes.site
         else:
@@ -164,7 +190,7 @@ def plan(model: nn.Module, graph: fx.Graph, image: Tensor, pixels: int) -> Itera
 
 
 def box_way(
-    model: nn.Module, node: fx.Node, values: Values, sites: dict[fx.Node, Site]
+    modules: Modules, node: fx.Node, values: Values, sites: dict[fx.Node, Site]
 ) -> Boxes | None:
     """How the boxes at a node could be made; None if a changed pixel may reach everything there."""
     value = values[node]
@@ -177,17 +203,30 @@ def box_way(
         return None
     if all(values[source].shape[2:] == value.shape[2:] for source in sources):
         site = reduce(Site.joined, [sites[source] for source in sources])
-        if takes_parts(model, node, values, sources):
+        if takes_parts(modules, node, values, sources):
             return Boxes(site, "positions")
-        if len(sources) == 1 and takes_shuffled(model, node, values, sources[0]):
+        if len(sources) == 1 and takes_shuffled(modules, node, values, sources[0]):
             return Boxes(site, "packed")
     if node.op == "call_module":
-        windowed = Windowed.of(model.get_submodule(str(node.target)))
-        if windowed is not None:
-            before = sites[sources[0]]
-            after = windowed.after(before, value)
-            return Boxes(after, windowed, windowed.reads(before, after))
+        return window_way(modules, node, sites[sources[0]], values)
     return None
+
+
+def window_way(modules: Modules, node: fx.Node, before: Site, values: Values) -> Boxes | None:
+    """How the boxes of a convolution or pool are made; None if the node is something else."""
+    module = modules[str(node.target)]
+    windowed = Windowed.of(module)
+    if windowed is None:
+        return None
+    after = windowed.after(before, values[node]).tiled(*tiles(modules, node))
+    if isinstance(module, nn.Conv2d):
+        image = values[node.all_input_nodes[0]]
+        differences = Differences.of(module, windowed, before, after, image)
+        if differences is not None:
+            return Boxes(after, differences)
+    reads = windowed.reads(before, after)
+    in_place = all(map(torch.equal, reads, (before.height.box, before.width.box)))
+    return Boxes(after, windowed, None if in_place else reads)
 
 
 def agrees(network: IncrementalNetwork, model: nn.Module, image: Tensor, pixels: int) -> bool:

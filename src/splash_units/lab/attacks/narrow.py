@@ -55,9 +55,13 @@ def in_turn(steps: Iterable[Forward], x: Tensor) -> Tensor:
 
 def is_plain(module: nn.Module) -> bool:
     """Whether a module does what its class says: no hooks, no forward of somebody else's."""
+    return not is_hooked(module) and "forward" not in vars(module)
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """Whether somebody looks at, or changes, what goes into a module or comes out of it."""
     hooks = module._forward_hooks or module._forward_pre_hooks
-    backward_hooks = module._backward_hooks or module._backward_pre_hooks
-    return not hooks and not backward_hooks and "forward" not in vars(module)
+    return bool(hooks or module._backward_hooks or module._backward_pre_hooks)
 
 
 def links(chain: nn.Sequential) -> Iterator[nn.Module]:

@@ -7,7 +7,7 @@ input with the positions shuffled and with one of them changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -17,10 +17,13 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
+from splash_units.lab.attacks.narrow import is_hooked, never_falls
 from splash_units.lab.attacks.pools import halves, max_pool
 from splash_units.lab.attacks.reach import Site, Window
 
 Values = dict[fx.Node, Any]
+Modules = Mapping[str, nn.Module]
+"""A network's modules by name; the network itself is the one without."""
 
 
 class LeafTracer(fx.Tracer):
@@ -30,17 +33,22 @@ class LeafTracer(fx.Tracer):
         return super().is_leaf_module(m, module_qualified_name) or not any(m.children())
 
 
-def evaluate(model: nn.Module, node: fx.Node, values: Values) -> Any:
+def modules_of(model: nn.Module) -> Modules:
+    """The modules of a network; one that has several names has all of them."""
+    return dict(model.named_modules(remove_duplicate=False))
+
+
+def evaluate(modules: Modules, node: fx.Node, values: Values) -> Any:
     """A node's value, given those of its inputs; a placeholder's must be among them."""
     if node.op == "placeholder":
         return values[node]
     if node.op == "get_attr":
-        return attrgetter(str(node.target))(model)
+        return attrgetter(str(node.target))(modules[""])
     args, kwargs = fx.map_arg((node.args, node.kwargs), values.__getitem__)
     if node.op == "output":
         return args[0]
     if node.op == "call_module":
-        return model.get_submodule(str(node.target))(*args, **kwargs)
+        return modules[str(node.target)](*args, **kwargs)
     if node.op == "call_method":
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)
     assert callable(node.target)
@@ -96,10 +104,38 @@ class Windowed:
         return None
 
 
-def convolve(module: nn.Conv2d, windows: Tensor) -> Tensor:
+def convolve(module: nn.Conv2d, windows: Tensor, with_bias: bool = True) -> Tensor:
     """The convolution without padding."""
-    weight, bias = module.weight, module.bias
+    weight, bias = module.weight, module.bias if with_bias else None
     return F.conv2d(windows, weight, bias, module.stride, 0, module.dilation, module.groups)
+
+
+def pools_first(modules: Modules, graph: fx.Graph) -> fx.Graph:
+    """The graph with its max-pools before what never falls: less is left to do, and all bits are
+    the same.
+    """
+    calls = {node: modules[str(node.target)] for node in graph.nodes if node.op == "call_module"}
+    calls = {node: module for node, module in calls.items() if not is_hooked(module)}
+    for pool in [node for node, module in calls.items() if type(module) is nn.MaxPool2d]:
+        before = pool.all_input_nodes[0]
+        while before in calls and len(before.users) == 1 and never_falls(calls[before]):
+            pool.replace_all_uses_with(before)
+            pool.replace_input_with(before, before.all_input_nodes[0])
+            before.replace_input_with(before.all_input_nodes[0], pool)
+            pool.append(before)
+            before = pool.all_input_nodes[0]
+    return graph
+
+
+def tiles(modules: Modules, node: fx.Node) -> tuple[int, int]:
+    """The size of the tiles in which a node's values are read: a pool's behind it, or 1 x 1."""
+    reader = next(iter(node.users))
+    if len(node.users) == 1 and reader.op == "call_module":
+        module = modules[str(reader.target)]
+        pool = Windowed.of(module) if isinstance(module, nn.MaxPool2d) else None
+        if pool is not None and pool.vertical.tiles and pool.horizontal.tiles:
+            return pool.vertical.stride, pool.horizontal.stride
+    return 1, 1
 
 
 def pair(setting: int | tuple[int, int]) -> tuple[int, int]:
@@ -107,14 +143,14 @@ def pair(setting: int | tuple[int, int]) -> tuple[int, int]:
     return (setting, setting) if isinstance(setting, int) else setting
 
 
-def takes_parts(model: nn.Module, node: fx.Node, values: Values, sources: list[fx.Node]) -> bool:
+def takes_parts(modules: Modules, node: fx.Node, values: Values, sources: list[fx.Node]) -> bool:
     """Whether parts of a node's inputs give parts of its value: a function of single positions."""
     value = values[node]
     height, width = value.shape[2:]
     for part in (slice(height // 2, None), slice(None)), (slice(None), slice(0, width // 3 + 1)):
         crop = (..., *part)
         try:
-            found = evaluate(model, node, values | {n: values[n][crop] for n in sources})
+            found = evaluate(modules, node, values | {n: values[n][crop] for n in sources})
         except (RuntimeError, ValueError):  # a parameter for every position, say
             return False
         if not same(found, value[crop]):
@@ -122,7 +158,7 @@ def takes_parts(model: nn.Module, node: fx.Node, values: Values, sources: list[f
     return True
 
 
-def takes_shuffled(model: nn.Module, node: fx.Node, values: Values, source: fx.Node) -> bool:
+def takes_shuffled(modules: Modules, node: fx.Node, values: Values, source: fx.Node) -> bool:
     """Whether a node that insists on whole images still treats all positions alike and alone."""
     before, value = values[source], values[node]
     order = torch.randperm(
@@ -132,10 +168,10 @@ def takes_shuffled(model: nn.Module, node: fx.Node, values: Values, source: fx.N
     def shuffled(images: Tensor) -> Tensor:
         return images.flatten(2)[..., order.to(images.device)].view_as(images)
 
-    alike = evaluate(model, node, values | {source: shuffled(before)})
+    alike = evaluate(modules, node, values | {source: shuffled(before)})
     changed = before.clone()
     changed[..., 0, 0] = before[..., -1, -1]
-    alone = evaluate(model, node, values | {source: changed})
+    alone = evaluate(modules, node, values | {source: changed})
     elsewhere = (..., slice(1, None))
     return same(alike, shuffled(value)) and same(
         alone.flatten(2)[elsewhere], value.flatten(2)[elsewhere]

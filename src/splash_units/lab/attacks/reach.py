@@ -41,6 +41,12 @@ class Reach:
         first, last = torch.minimum(self.first, other.first), torch.maximum(self.last, other.last)
         return Reach(first, last, self.length)
 
+    def tiled(self, step: int) -> Reach:
+        """The same in whole tiles of so many coordinates."""
+        first = self.first // step * step
+        last = (self.last // step + 1) * step - 1
+        return Reach(first, last.clamp(max=self.length - 1), self.length)
+
     @staticmethod
     def of_pixels(length: int, device: torch.device) -> Reach:
         """At the image itself: the pixel."""
@@ -55,6 +61,15 @@ class Window:
     stride: int
     padding: int
 
+    @property
+    def tiles(self) -> bool:
+        """Whether no two windows meet and nothing is between them."""
+        return self.kernel == self.stride and self.padding == 0
+
+    def span(self, size: int) -> int:
+        """How many coordinates it takes to make so many."""
+        return (size - 1) * self.stride + self.kernel
+
     def reach(self, before: Reach, length: int) -> Reach:
         """What can differ after the operation, `length` being the axis' length there."""
         first = -((self.kernel - 1 - self.padding - before.first) // self.stride)
@@ -66,7 +81,7 @@ class Window:
         """The coordinates read for each interval, shape (pixels, span); `length` stands for
         padding.
         """
-        span = torch.arange((after.size - 1) * self.stride + self.kernel, device=after.first.device)
+        span = torch.arange(self.span(after.size), device=after.first.device)
         coordinates = after.start[:, None] * self.stride - self.padding + span
         inside = (coordinates >= 0) & (coordinates < length)
         return torch.where(inside, coordinates, length)
@@ -79,6 +94,14 @@ class Changes:
     rows: Tensor
     columns: Tensor
     values: Tensor
+
+    @cached_property
+    def repeated(self) -> Tensor:
+        """Which pixels a variant has named before, (variants, pixels)."""
+        same = (self.rows[:, :, None] == self.rows[:, None, :]) & (
+            self.columns[:, :, None] == self.columns[:, None, :]
+        )
+        return same.tril(-1).any(2)
 
     def applied_to(self, image: Tensor) -> Tensor:
         """The variants of one image, (1, C, H, W), as images."""
@@ -101,9 +124,20 @@ class Site:
     def positions(self) -> int:
         return self.height.length * self.width.length
 
+    @property
+    def is_of_pixels(self) -> bool:
+        """Whether a changed pixel is one position here, and every position a pixel."""
+        return all(
+            axis.size == 1 and len(axis.first) == axis.length for axis in (self.height, self.width)
+        )
+
     def joined(self, other: Site) -> Site:
         """What can differ in a sum of two nodes."""
         return Site(self.height.joined(other.height), self.width.joined(other.width))
+
+    def tiled(self, rows: int, columns: int) -> Site:
+        """The same in whole tiles."""
+        return Site(self.height.tiled(rows), self.width.tiled(columns))
 
     def covered(self, pixels: int) -> float:
         """What the boxes of some changed pixels amount to, as a share of the node."""
@@ -121,6 +155,11 @@ class Site:
         """Where on a map the crossings of some rows and columns are, (variants, crossings)."""
         return (rows[..., :, None] * (self.width.length + 1) + columns[..., None, :]).flatten(1)
 
+    def places(self, changes: Changes) -> Tensor:
+        """The number of each position in a variant's boxes, (variants, positions)."""
+        rows, columns = self.height.box[changes.rows], self.width.box[changes.columns]
+        return (rows[..., :, None] * self.width.length + columns[..., None, :]).flatten(1)
+
     def map(self, changes: Changes) -> Tensor:
         """A map for every variant; the boxes' values have the numbers after the padding's."""
         boxes = self.at(self.height.box[changes.rows], self.width.box[changes.columns])
@@ -136,12 +175,12 @@ class Variants:
     """
 
     def __init__(self, site: Site, clean: Tensor, boxes: Tensor, changes: Changes):
-        self.site, self.boxes = site, boxes
-        self._clean, self._changes = clean, changes
+        self.site, self.boxes, self.changes = site, boxes, changes
+        self._clean = clean
 
     def around_pixels(self, rows: Tensor, columns: Tensor, fill: float = 0.0) -> Tensor:
         """The values at each changed pixel's tabled rows and columns, (boxes, C, h, w)."""
-        rows, columns = rows[self._changes.rows], columns[self._changes.columns]
+        rows, columns = rows[self.changes.rows], columns[self.changes.columns]
         values = self._select(self._map.gather(1, self.site.at(rows, columns)), fill)
         return values.view(
             len(self.boxes), rows.shape[-1], columns.shape[-1], values.shape[1]
@@ -150,17 +189,36 @@ class Variants:
     @cached_property
     def whole(self) -> Tensor:
         """The values of whole variants, (variants, C, H, W)."""
-        height, width = self.site.height.length, self.site.width.length
-        numbers = self._map.view(-1, height + 1, width + 1)[:, :-1, :-1]
-        values = self._select(numbers)
-        return values.view(len(numbers), height, width, values.shape[1]).permute(0, 3, 1, 2)
+        height, width, count = (
+            self.site.height.length,
+            self.site.width.length,
+            len(self.changes.rows),
+        )
+        values = self._clean.expand(count, -1, -1).flatten(0, 1)
+        first = self.site.positions * torch.arange(count, device=values.device)
+        places = first[:, None] + self.site.places(self.changes)
+        values.index_copy_(0, places.flatten(), self._box_rows)
+        return values.view(count, height, width, values.shape[1]).permute(0, 3, 1, 2)
+
+    @property
+    def differences(self) -> Tensor:
+        """By how much changed pixels differ from clean ones, (variants, pixels, C).
+
+        For a site whose boxes are of one position. A pixel that was named before differs no more.
+        """
+        difference = self._box_rows - self._clean[self.site.places(self.changes).flatten()]
+        difference = difference.view(*self.changes.rows.shape, -1)
+        return difference.masked_fill(self.changes.repeated[..., None], 0)
 
     @cached_property
     def _map(self) -> Tensor:
-        return self.site.map(self._changes)
+        return self.site.map(self.changes)
+
+    @property
+    def _box_rows(self) -> Tensor:
+        return self.boxes.permute(0, 2, 3, 1).reshape(-1, self._clean.shape[1])
 
     def _select(self, numbers: Tensor, fill: float = 0.0) -> Tensor:
-        channels = self._clean.shape[1]
-        boxes = self.boxes.permute(0, 2, 3, 1).reshape(-1, channels)
-        padding = self._clean.new_full((1, channels), fill)
-        return torch.cat([self._clean, padding, boxes]).index_select(0, numbers.flatten())
+        padding = self._clean.new_full((1, self._clean.shape[1]), fill)
+        rows = torch.cat([self._clean, padding, self._box_rows])
+        return rows.index_select(0, numbers.flatten())
