@@ -25,6 +25,11 @@ HINGES = {
     "one": [0.0],
     "two": [0.0, 1.0],
     "default": [0.0, 1.0, 2.0, 2.5],
+    "whole": [0.0, 1.0, 3.0],
+    "whole but for the last": [0.0, 2.0, 2.3],
+    "whole but for the first": [0.0, 0.7, 1.0],
+    "whole but for one that comes too early": [0.0, 0.7, 1.0, 2.0],
+    "whole but for one that comes too late": [0.0, 1.0, 3.0, 3.5],
     "five on a grid": [0.0, 0.5, 1.0, 2.0, 2.5],
     "six on a grid": [0.0, 0.5, 1.0, 1.5, 2.0, 2.5],
     "off any grid": [0.0, 0.3, 0.7, 1.9, 2.01],
@@ -100,9 +105,7 @@ def test_every_dtype_and_way_to_find_a_segment(dtype: torch.dtype, where: str) -
     compare(x.to(dtype), *slopes(len(hinges)), hinges)
 
 
-@pytest.mark.parametrize(
-    "where", ["default", "six on a grid", "off any grid", "many", "many off any grid"]
-)
+@pytest.mark.parametrize("where", [where for where in HINGES if where != "one"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_at_the_hinges_and_where_numbers_end(dtype: torch.dtype, where: str) -> None:
     hinges = torch.tensor(HINGES[where])
@@ -142,6 +145,28 @@ def test_infinity_gives_the_limit(where: str, end: float) -> None:
     x = torch.tensor([math.inf, -math.inf] * 9)
     flat = float(hinges[-1]) if end == 0 else math.inf
     assert OPERATORS.splash(x, a, -a, hinges, 0, 1.0).tolist() == [flat, -flat] * 9
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("flat_left", [(), (0,), (0, 2), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("flat_right", [(), (1,), (0, 1, 2)], ids=str)
+def test_channels_that_are_flat_at_an_end_or_not(
+    dtype: torch.dtype, flat_left: tuple[int, ...], flat_right: tuple[int, ...]
+) -> None:
+    hinges = torch.tensor(HINGES["default"])
+    a_pos, a_neg = (torch.full((4, 3), 0.25) for _ in range(2))
+    a_pos[-1, flat_right] = a_neg[-1, flat_left] = -0.75
+    ends = torch.tensor([math.inf, -math.inf, math.nan, 5.0, -5.0], dtype=dtype)
+    x = ends.repeat(7).expand(2, 3, 35).contiguous()
+    y = OPERATORS.splash(x, a_pos, a_neg, hinges, 1, 1.0)
+    for channel in range(3):
+        right = 1.125 if channel in flat_right else math.inf
+        left = 1.125 if channel in flat_left else math.inf
+        assert y[0, channel, :2].tolist() == [right, left]
+    assert bool(y[:, :, 2::5].isnan().all())
+    rest = [3, 4]
+    expected = reference.splash(x, a_pos[:, :, None], a_neg[:, :, None], hinges)
+    assert torch.equal(y[..., rest], expected[..., rest])
 
 
 @pytest.mark.parametrize("where", ["default", "six on a grid", "many"])

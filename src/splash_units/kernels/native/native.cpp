@@ -8,7 +8,7 @@
 // gives slope and intercept of the segment instead, and h = slope * x + intercept.
 //
 // From here to the arithmetic: walk.h takes a tensor apart into strips, parameters.h holds what a strip
-// needs to know, strips.h, halves.h (the forward of default hinges) and backward.h compute, simd.h is the vectors.
+// needs to know, strips.h, wholes.h (the forward of default hinges) and backward.h compute, simd.h is the vectors.
 //
 // Slope gradients are summed in float over at most `sum_length` terms a lane, then in double, over
 // pieces whose bounds depend on the tensor's shape only: the same bits for any number of threads.
@@ -20,11 +20,11 @@
 #include <vector>
 
 #include "backward.h"
-#include "halves.h"
 #include "parameters.h"
 #include "simd.h"
 #include "strips.h"
 #include "walk.h"
+#include "wholes.h"
 
 namespace splash_units {
 namespace {
@@ -66,7 +66,8 @@ template <class T>
 auto forward_strip_for(int hinges, Affine affine, Finder finder) {
   return with_affine(affine, [&](auto norm) {
     if constexpr (has_lookup && !std::is_same_v<T, double>)
-      if (finder == Finder::halves) return &forward_halves_strip<T, norm>;
+      if (finder == Finder::wholes || finder == Finder::wholes_flat_left)
+        return finder == Finder::wholes ? &forward_wholes_strip<T, norm, false> : &forward_wholes_strip<T, norm, true>;
     return with_finder<T>(finder, [&](auto by) {
       // Where a cell's number is looked up, the number of hinges does not matter.
       return with_count<T>(by == Finder::grid || by == Finder::even ? 0 : hinges, [&](auto k) { return &forward_strip<T, k, norm, by>; });

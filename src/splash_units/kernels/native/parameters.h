@@ -17,7 +17,8 @@ enum class Finder {
   compare,   // with each hinge, adding up what lies below
   segments,  // count the hinges below, at most three beside zero, and look up a register of four
   grid,      // hinges are multiples of a step; the cell number looks up a register for each side
-  halves,    // forward only, up to four hinges at multiples of a half: see halves.h
+  wholes,    // forward only, hinges are whole numbers but for one: see wholes.h
+  wholes_flat_left,  // the same where the leftmost slope is zero
   even,      // at most sixteen hinges, evenly spaced: the cell number, as for a grid but inexact, looks up sixteen
 };
 
@@ -27,7 +28,6 @@ enum class Finder {
 struct Table {
   Vec<float> slope, intercept, slope_neg, intercept_neg;
   float cells_per_unit, last;
-  Ints<float> segment_of_cell;  // bytes
   float sixteen[5][16];
 };
 enum { slope_row, intercept_row, slope_neg_row, intercept_neg_row, hinge_row };
@@ -63,20 +63,49 @@ float even_cells_per_unit(const Unit<float>& unit) {
   return cells;
 }
 
-constexpr int cell_of_zero = 8, last_cell = 15;  // cells of a half, x = 0 being where the eighth begins
+// Cells of one side where hinges are whole numbers but for one at most: each whole number begins one, and so does
+// the hinge that is none.
+struct WholeCells {
+  float limit, broken = 0;  // where the last cell ends, and the hinge that is no whole number
+  bool fit = true;
 
-bool are_halves(const Unit<float>& unit) {
-  if (unit.hinges > 4 || unit.at[unit.hinges - 1] * 2 >= cell_of_zero) return false;
-  // -0.0 counts as positive there, and a falling slope would turn its sign.
-  for (int64_t group = 0; group < unit.groups; ++group)
-    if (!(unit.pos[group] >= 0)) return false;
-  return std::all_of(unit.at, unit.at + unit.hinges, [](float at) { return at * 2 == std::floor(at * 2); });
+  explicit WholeCells(const Unit<float>& unit) : limit(std::floor(unit.at[unit.hinges - 1]) + 1) {
+    for (int s = 0; s < unit.hinges; ++s) {
+      if (unit.at[s] == std::floor(unit.at[s])) continue;
+      fit = fit && broken == 0;
+      broken = unit.at[s];
+    }
+    // Four a side in a register; and from three times the broken hinge on, its multiple would round to two.
+    fit = fit && limit + (broken > 0) <= 4 && (broken == 0 || limit <= 3 * broken);
+  }
+  float begin(int cell) const {
+    const bool beyond = broken > 0 && cell > broken;
+    return beyond && cell - 1 < broken ? broken : cell - beyond;
+  }
+};
+
+float total(const float* slopes, const Unit<float>& unit, int64_t group) {
+  double sum = 0;
+  for (int s = 0; s < unit.hinges; ++s) sum += slopes[s * unit.groups + group];
+  return static_cast<float>(sum);
+}
+
+// A slope of zero times an infinity is NaN, so the rightmost must not be zero, and the leftmost of all groups or none.
+Finder wholes_or(Finder otherwise, const Unit<float>& unit) {
+  if (!WholeCells(unit).fit) return otherwise;
+  int64_t flat = 0;
+  for (int64_t group = 0; group < unit.groups; ++group) {
+    const float right = total(unit.pos, unit, group), left = total(unit.neg, unit, group);
+    // -0.0 counts as positive, and a falling slope would turn its sign.
+    if (!(unit.pos[group] >= 0) || right == 0 || !std::isfinite(right) || !std::isfinite(left)) return otherwise;
+    flat += left == 0;
+  }
+  return flat == 0 ? Finder::wholes : flat == unit.groups ? Finder::wholes_flat_left : otherwise;
 }
 
 Finder finder_for(const Unit<float>& unit, bool forward) {
   if (!has_lookup) return Finder::compare;
-  if (forward && are_halves(unit)) return Finder::halves;
-  if (unit.hinges <= 4) return Finder::segments;
+  if (unit.hinges <= 4) return forward ? wholes_or(Finder::segments, unit) : Finder::segments;
   if (cells_per_unit(unit) > 0) return Finder::grid;
   return even_cells_per_unit(unit) > 0 ? Finder::even : Finder::compare;
 }
@@ -99,30 +128,26 @@ void tabulate_even(Table& t, const Unit<float>& unit, int64_t group) {
   }
 }
 
-// Segment 4 + k is the one beyond k hinges on the right, 3 - k on the left.
-void tabulate_halves(Table& t, const Unit<float>& unit, int64_t group) {
+// Entry j is the cell that begins at the j-th place on the right, and counted from the end, on the left.
+void tabulate_wholes(Table& t, const Unit<float>& unit, int64_t group) {
+  const WholeCells cells(unit);
+  t.last = std::nextafter(cells.limit, 0.f), t.cells_per_unit = cells.broken > 0 ? 0.5f / cells.broken : 0;
   double right = 0, left = 0, right_at = 0, left_at = 0;
-  for (int s = 0; s < 4; ++s) {
-    if (s < unit.hinges) {
+  for (int cell = 0, s = 0; cell < 4; ++cell) {
+    for (; s < unit.hinges && unit.at[s] <= cells.begin(cell); ++s) {
       const double p = unit.pos[s * unit.groups + group], n = unit.neg[s * unit.groups + group];
       right += p, right_at -= p * unit.at[s], left -= n, left_at -= n * unit.at[s];
     }
-    t.slope[4 + s] = entry(right), t.intercept[4 + s] = s == 0 ? -0.0f : entry(right_at);
-    t.slope[3 - s] = entry(left), t.intercept[3 - s] = entry(left_at);
+    const int mirrored = lanes<float>::count - 1 - cell;
+    t.slope[cell] = entry(right), t.intercept[cell] = cell == 0 ? -0.0f : entry(right_at);
+    t.slope[mirrored] = entry(left), t.intercept[mirrored] = entry(left_at);
   }
-  uint8_t segment[register_bytes];
-  for (int i = 0; i < register_bytes; ++i) {
-    const float middle = (i % 16 - cell_of_zero + 0.5f) / 2;
-    const auto beyond = std::count_if(unit.at + 1, unit.at + unit.hinges, [&](float at) { return std::fabs(middle) > at; });
-    segment[i] = static_cast<uint8_t>(middle > 0 ? 4 + beyond : 3 - beyond);
-  }
-  std::memcpy(&t.segment_of_cell, segment, sizeof segment);
 }
 
 void tabulate(Table& t, const Unit<float>& unit, int64_t group, Finder finder) {
   constexpr int W = lanes<float>::count;
   t = Table{};
-  if (finder == Finder::halves) return tabulate_halves(t, unit, group);
+  if (finder == Finder::wholes || finder == Finder::wholes_flat_left) return tabulate_wholes(t, unit, group);
   if (finder == Finder::even) return tabulate_even(t, unit, group);
   const float cells = finder == Finder::grid ? cells_per_unit(unit) : 0;
   t.cells_per_unit = cells, t.last = unit.at[unit.hinges - 1] * cells + 1;

@@ -45,22 +45,15 @@ template <class C> using Wide = typename vector_of<C>::wide;  // the same lanes 
 template <class C> SPLASH_INLINE Vec<C> all(C value) { return value - Vec<C>{}; }
 template <class C> SPLASH_INLINE Ints<C> bits(Vec<C> v) { return (Ints<C>)v; }
 
-// v, made here and not later: the compiler would put off each vector's steps until its last.
-SPLASH_INLINE Vec<float> in_order(Vec<float> v) {
-#if defined(__AVX2__)
-  __asm__ volatile("" : "+v"(v));
-#endif
-  return v;
-}
-
 template <class C> SPLASH_INLINE Vec<C> magnitude(Vec<C> v) {
   return (Vec<C>)(bits<C>(v) & std::numeric_limits<typename int_of<C>::type>::max());
 }
 
-// max(v, 0), the smaller of two, and `negative` where v has its sign bit set, else `positive`. For
+// max(v, 0), the smaller and the larger of two (the second, if it is NaN), and `negative` where v has its sign bit set, else `positive`. For
 // float in AVX2 these are one instruction each, which the compiler does not find by itself.
 template <class C> SPLASH_INLINE Vec<C> above_zero(Vec<C> v) { return v > 0 ? v : Vec<C>{}; }
 template <class C> SPLASH_INLINE Vec<C> smaller(Vec<C> a, Vec<C> b) { return a < b ? a : b; }
+template <class C> SPLASH_INLINE Vec<C> larger(Vec<C> a, Vec<C> b) { return a > b ? a : b; }
 template <class C> SPLASH_INLINE Vec<C> by_sign(Vec<C> v, Vec<C> negative, Vec<C> positive) {
   return bits<C>(v) < 0 ? negative : positive;
 }
@@ -83,6 +76,9 @@ template <> SPLASH_INLINE Vec<float> above_zero<float>(Vec<float> v) {
 }
 template <> SPLASH_INLINE Vec<float> smaller<float>(Vec<float> a, Vec<float> b) {
   return (Vec<float>)_mm256_min_ps((__m256)a, (__m256)b);
+}
+template <> SPLASH_INLINE Vec<float> larger<float>(Vec<float> a, Vec<float> b) {
+  return (Vec<float>)_mm256_max_ps((__m256)a, (__m256)b);
 }
 template <> SPLASH_INLINE Vec<float> by_sign<float>(Vec<float> v, Vec<float> negative, Vec<float> positive) {
   return (Vec<float>)_mm256_blendv_ps((__m256)positive, (__m256)negative, (__m256)v);
@@ -129,7 +125,8 @@ template <> struct stored<bfloat16> {
     even = (Vec<float>)(both << 16), odd = (Vec<float>)(both & upper_half);
   }
   static SPLASH_INLINE void store_two(bfloat16* p, Vec<float> even, Vec<float> odd) {  // a NaN must be numeric_limits' own
-    const Ints<float> both = ((rounded(even) >> 16) & 0xffff) | (rounded(odd) & upper_half);
+    typedef uint32_t Words __attribute__((vector_size(register_bytes)));
+    const Words both = ((Words)rounded(even) >> 16) | (Words)(rounded(odd) & upper_half);
     std::memcpy(p, &both, sizeof both);
   }
 
@@ -137,7 +134,7 @@ template <> struct stored<bfloat16> {
   static constexpr int32_t upper_half = static_cast<int32_t>(0xffff0000);
   static SPLASH_INLINE Ints<float> rounded(Vec<float> v) {
     const Ints<float> b = bits<float>(v);
-    return b + 0x7fff + ((b >> 16) & 1);
+    return b + 0x8000 + ((b & 0x10000) == 0);  // true is -1; a comparison, since few of a core's units shift
   }
 };
 
@@ -267,14 +264,9 @@ SPLASH_INLINE Ints<float> nearest(Vec<float> v) { return __builtin_convertvector
 // A register can be indexed by another from AVX2 on; elsewhere hinges are compared one by one.
 // lookup: any of its floats. lookup4: one of four, which stand in every 128-bit piece; that is cheaper.
 // Sixteen: a table of sixteen floats, in as many registers as it takes.
-// lookup_bytes: one of sixteen bytes, which stand in every 128-bit piece, by the lowest byte of each lane;
-// the other bytes of what it gives mean nothing, and a lookup does not heed them.
 #if defined(__AVX512F__)
 constexpr bool has_lookup = true;
 SPLASH_INLINE Vec<float> floor_of(Vec<float> v) { return (Vec<float>)_mm512_roundscale_ps((__m512)v, _MM_FROUND_TO_NEG_INF); }
-SPLASH_INLINE Ints<float> lookup_bytes(Ints<float> table, Ints<float> index) {
-  return (Ints<float>)_mm512_shuffle_epi8((__m512i)table, (__m512i)index);
-}
 SPLASH_INLINE Vec<float> lookup(Vec<float> table, Ints<float> index) {
   return (Vec<float>)_mm512_permutexvar_ps((__m512i)index, (__m512)table);
 }
@@ -289,9 +281,6 @@ struct Sixteen {
 #elif defined(__AVX2__)
 constexpr bool has_lookup = true;
 SPLASH_INLINE Vec<float> floor_of(Vec<float> v) { return (Vec<float>)_mm256_floor_ps((__m256)v); }
-SPLASH_INLINE Ints<float> lookup_bytes(Ints<float> table, Ints<float> index) {
-  return (Ints<float>)_mm256_shuffle_epi8((__m256i)table, (__m256i)index);
-}
 SPLASH_INLINE Vec<float> lookup(Vec<float> table, Ints<float> index) {
   return (Vec<float>)_mm256_permutevar8x32_ps((__m256)table, (__m256i)index);
 }
@@ -309,7 +298,6 @@ struct Sixteen {
 #else
 constexpr bool has_lookup = false;
 SPLASH_INLINE Vec<float> floor_of(Vec<float> v) { return v; }
-SPLASH_INLINE Ints<float> lookup_bytes(Ints<float> table, Ints<float>) { return table; }
 SPLASH_INLINE Vec<float> lookup(Vec<float> table, Ints<float>) { return table; }
 SPLASH_INLINE Vec<float> lookup4(Vec<float> table, Ints<float>) { return table; }
 #endif
