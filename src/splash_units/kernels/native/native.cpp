@@ -63,14 +63,19 @@ auto with_affine(Affine affine, const F& f) {
 }
 
 template <class T>
-auto forward_strip_for(int hinges, Affine affine, Finder finder) {
+auto forward_strip_for(int hinges, Affine affine, Finder finder, bool own_slopes) {
+  if (own_slopes)
+    return with_count<T>(hinges, [&](auto k) {
+      return affine == Affine::none ? &forward_strip<T, k, Affine::none, Finder::compare, true>
+                                    : &forward_strip<T, k, Affine::each, Finder::compare, true>;
+    });
   return with_affine(affine, [&](auto norm) {
     if constexpr (has_lookup && !std::is_same_v<T, double>)
       if (finder == Finder::wholes || finder == Finder::wholes_flat_left)
         return finder == Finder::wholes ? &forward_wholes_strip<T, norm, false> : &forward_wholes_strip<T, norm, true>;
     return with_finder<T>(finder, [&](auto by) {
       // Where a cell's number is looked up, the number of hinges does not matter.
-      return with_count<T>(by == Finder::grid || by == Finder::even ? 0 : hinges, [&](auto k) { return &forward_strip<T, k, norm, by>; });
+      return with_count<T>(by == Finder::grid || by == Finder::even ? 0 : hinges, [&](auto k) { return &forward_strip<T, k, norm, by, false>; });
     });
   });
 }
@@ -104,10 +109,11 @@ template <class T>
 void forward(const T* x, T* y, Extent e, const Unit<compute_t<T>>& unit, const Norm<compute_t<T>>* norm) {
   using C = compute_t<T>;
   if (e.size() == 0) return;
-  const Walk<C> walk(e, unit.groups == 1, norm, longest_strip, longest_strip * lanes<C>::count, worth_sharing);
+  const Walk<C> walk(e, unit.groups == 1, norm, true, longest_strip, longest_strip * lanes<C>::count, worth_sharing);
   const int hinges = padded<T>(unit.hinges);
   const Parameters<C> parameters(unit, norm, true, hinges, e.channels, walk.vectors, walk.stride, walk.step);
-  const auto strip = forward_strip_for<T>(hinges, affine_for(walk, norm), parameters.finder());
+  const bool own_slopes = walk.way == Walk<C>::lines && unit.groups > 1;
+  const auto strip = forward_strip_for<T>(hinges, affine_for(walk, norm), parameters.finder(), own_slopes);
   walk.run([&](int64_t, int64_t at, int64_t v, int64_t n, int64_t stride, int filled) {
     if (filled == lanes<C>::count) [[likely]] return strip(x + at, y + at, n, stride, filled, parameters[v]);
     Ragged<T> r;
@@ -122,7 +128,7 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
               const Norm<compute_t<T>>* norm, const Sums* sums) {
   using C = compute_t<T>;
   if (e.size() == 0) return;
-  const Walk<C> walk(e, unit.groups == 1, norm, sum_length, piece, piece);
+  const Walk<C> walk(e, unit.groups == 1, norm, false, sum_length, piece, piece);
   const int hinges = padded<T>(unit.hinges);
   const Parameters<C> parameters(unit, norm, false, hinges, e.channels, walk.vectors, walk.stride, walk.step);
   const auto strip = backward_strip_for<T>(hinges, affine_for(walk, norm), dx, parameters.finder());

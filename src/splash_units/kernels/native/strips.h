@@ -115,6 +115,28 @@ struct Hinges<C, 0> {
   explicit SPLASH_INLINE Hinges(const Lanes<C>& p) : count(p.hinges), at(p.at), pos(p.pos), neg(p.neg) {}
 };
 
+// What a strip's vectors bend at: the same for all, or for each slopes of its own, read where they are needed.
+template <class C, int K, bool own>
+struct HingesOf {
+  const Hinges<C, K> shared;
+  explicit SPLASH_INLINE HingesOf(const Lanes<C>& p) : shared(p) {}
+  SPLASH_INLINE const Hinges<C, K>& operator[](int64_t) const { return shared; }
+};
+template <class C, int K>
+struct HingesOf<C, K, true> {
+  struct Own {
+    int count;
+    const Vec<C>*at, *pos, *neg;
+  };
+  int count;
+  Vec<C> at[K ? K : most_hinges];
+  const Vec<C>* slopes;  // of all vectors: see Parameters
+  explicit SPLASH_INLINE HingesOf(const Lanes<C>& p) : count(K ? K : p.hinges), slopes(p.pos) {
+    for (int s = 0; s < count; ++s) at[s] = all<C>(p.at[s]);
+  }
+  SPLASH_INLINE Own operator[](int64_t i) const { return {count, at, slopes + 2 * count * i, slopes + 2 * count * i + count}; }
+};
+
 // Where in the table a vector finds itself; a strip's own copy of the registers.
 template <Finder finder, int K>
 struct Found;
@@ -212,25 +234,26 @@ SPLASH_INLINE void fetch_two_ahead(const T* in, const T* out, int64_t stride) {
   if (stride != lanes<compute_t<T>>::count) fetch_ahead(in + stride, out + stride);
 }
 
-template <class T, Affine affine>
+template <class T, Affine affine, bool own>
 SPLASH_ONE_COPY void forward_one_by_one(const T* x, T* y, int64_t n, int64_t stride, int filled, const Lanes<compute_t<T>>& p) {
   using C = compute_t<T>;
   const Norms<C, affine> norms(p);
   for (int64_t i = 0; i < n; ++i)
     for (int lane = 0; lane < filled; ++lane) {
       const C z = normalised<affine>(as_compute(x[i * stride + lane]), norms[i], lane);
-      put(y + i * stride + lane, OneByOne<C>{p, lane}.value(z));
+      put(y + i * stride + lane, OneByOne<C>{(&p)[own ? i : 0], lane}.value(z));
     }
 }
 
-template <class T, int K, Affine affine, Finder finder>
+// own: each vector has slopes of its own, which follow each other.
+template <class T, int K, Affine affine, Finder finder, bool own>
 SPLASH_ONE_COPY void forward_strip(const T* x, T* y, int64_t n, int64_t stride, int filled, const Lanes<compute_t<T>>& p) {
   using C = compute_t<T>;
-  const Hinges<C, K> hinges(p);
+  const HingesOf<C, K, own> hinges_of(p);
   const Found<finder, K> found(p.table);
   const Norms<C, affine> norms(p);
   Watch<C> watch;
-  const auto value = [&](Vec<C> z) SPLASH_INLINE_LAMBDA {
+  const auto value = [&](Vec<C> z, const auto& hinges) SPLASH_INLINE_LAMBDA {
     const Vec<C> u = magnitude<C>(z);
     watch.see_least(z);
     watch.see_largest(u);
@@ -253,11 +276,11 @@ SPLASH_ONE_COPY void forward_strip(const T* x, T* y, int64_t n, int64_t stride, 
     Vec<C> v[count];
     load_vectors<T, in_twos, count>(x + i * stride, stride, v);
     SPLASH_UNROLLED
-    for (int q = 0; q < count; ++q) v[q] = value(normalised<affine>(v[q], norms[i + q]));
+    for (int q = 0; q < count; ++q) v[q] = value(normalised<affine>(v[q], norms[i + q]), hinges_of[i + q]);
     store_vectors<T, in_twos, count>(y + i * stride, stride, v);
   });
   if (!watch.saw_negative_zero() && !watch.saw_infinity_or_nan()) [[likely]] return;
-  forward_one_by_one<T, affine>(x, y, n, stride, filled, p);
+  forward_one_by_one<T, affine, own>(x, y, n, stride, filled, p);
 }
 
 }  // namespace

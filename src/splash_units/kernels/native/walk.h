@@ -22,6 +22,7 @@ constexpr int64_t longest_strip = 256;
 constexpr int64_t worth_sharing = 32768;
 
 constexpr int64_t fewest_for_lines = 17;  // with fewer channels, columns meet memory in its order too, at less cost
+constexpr int64_t most_for_lines = 512;   // whose own slopes the first cache holds
 
 constexpr int64_t most_parts = 16;  // of rows, each with sums of its own for every channel
 
@@ -112,8 +113,8 @@ struct Rows {
   }
 };
 
-// Lines of a (rows, channels) matrix, where all channels share their slopes: so many rows side by side that a
-// line is long, and each vector of it has channels of its own. Unlike columns, they meet memory in its order.
+// Lines of a (rows, channels) matrix: so many rows side by side that a line is long, and each vector of it has
+// channels of its own. Unlike columns, they meet memory in its order; but nothing can be summed up in registers.
 template <class C>
 struct Lines {
   static constexpr int W = lanes<C>::count;
@@ -156,9 +157,10 @@ struct Walk {
   Lines<C> by_line;
   int64_t longest, piece, least_to_share, tasks, vectors, stride, step;
 
-  Walk(Extent extent, bool one_group, bool normed, int64_t longest_strip, int64_t piece, int64_t least_to_share)
+  Walk(Extent extent, bool one_group, bool normed, bool forward, int64_t longest_strip, int64_t piece, int64_t least_to_share)
       : e(extent), by_row(extent), matrix(extent), by_line(extent), longest(longest_strip), piece(piece), least_to_share(least_to_share) {
-    way = one_group && !normed ? flat : e.inner > 1 ? rows : one_group && e.channels >= fewest_for_lines ? lines : columns;
+    const bool in_lines = one_group ? e.channels >= fewest_for_lines : forward && e.channels <= most_for_lines;
+    way = one_group && !normed ? flat : e.inner > 1 ? rows : in_lines ? lines : columns;
     tasks = way == flat    ? (e.size() + piece - 1) / piece
             : way == rows  ? by_row.tasks()
             : way == lines ? by_line.parts
