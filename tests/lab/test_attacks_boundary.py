@@ -53,6 +53,20 @@ def test_a_walk_that_has_converged_ends():
     assert (outcome.queries < 5000).all()
 
 
+def test_a_step_that_fails_on_the_sphere_is_not_tried_inwards():
+    calls = []
+
+    def fooled_by_the_start_only(x):
+        calls.append(len(x))
+        start_or_first_blend = len(calls) in (2, 3)
+        return torch.tensor([0.0, 1.0] if start_or_first_blend else [1.0, 0.0]).repeat(len(x), 1)
+
+    images, labels = torch.rand(2, 1, 8, 8), torch.tensor([0, 0])
+    outcome = Boundary(steps=200)(fooled_by_the_start_only, images, labels, width=2)
+    clean, start, blend, steps = 1, 1, 1, 200
+    assert (outcome.queries == clean + start + blend + steps).all()
+
+
 def test_images_do_not_share_their_noise():
     network, images, labels = linear_problem()
     outcome = Boundary(steps=1)(network, images, labels, width=40)

@@ -8,9 +8,10 @@ are kept if the image is still misclassified. Step sizes follow the share of ste
 Departures: the SPLASH paper describes the steps' sizes as results and starts from Gaussian noise;
 foolbox 3, which it used, is followed, settings included. From foolbox: every image has its own
 noise and its own step sizes, an image without a start is that image's failure only, an image that
-has converged leaves, and the noise of a step is a window, at a random place, of one long table of
-Gaussian numbers, which costs a tenth of drawing them and is as good: two windows are uncorrelated
-unless they begin at the same place.
+has converged leaves, and a step that was looked at on the sphere and failed is not tried inwards.
+The noise of a step is a window, at a random place, of one long table of Gaussian numbers, which
+costs a tenth of drawing them and is as good: two windows are uncorrelated unless they begin at the
+same place.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ Array = np.ndarray[Any, Any]
 
 WINDOWS = 2**20
 STARTING, BLENDING, ON_SPHERE, STEPPING = range(4)
-AFTER = np.array([BLENDING, STEPPING, STEPPING, STEPPING])
 LOOK_EVERY = 10
 ROUNDING = 1e-6
 
@@ -48,22 +48,24 @@ class Watch:
     rare: float
     frequent: float
 
-    def look(self, history: Array, looks: Array, success: Array, looked: Array) -> Array:
-        """Record the rows that were looked at; +1, -1 or 0 a row: longer steps, shorter or as they
-        are.
+    def look(
+        self, history: Array, looks: Array, success: Array, rows: Array
+    ) -> tuple[Array, Array]:
+        """Record some rows' success; say which of them should take longer steps, by 1, or shorter
+        ones, by -1.
 
         A row is judged on a full history only, and starts a new one when its steps change.
         """
-        (rows,) = looked.nonzero()
         history[rows, looks[rows] % self.looks] = success[rows]
         looks[rows] += 1
-        trend = np.zeros(len(looks), dtype=np.int64)
         judged = rows[looks[rows] >= self.looks]
-        if len(judged):
-            share = history[judged].mean(1)
-            trend[judged] = (share > self.frequent).astype(np.int64) - (share < self.rare)
-            looks[trend != 0] = 0
-        return trend
+        if not len(judged):
+            return judged, judged
+        share = history[judged].sum(1) / self.looks
+        trend = (share > self.frequent).astype(np.int64) - (share < self.rare)
+        changed = judged[trend != 0]
+        looks[changed] = 0
+        return changed, trend[trend != 0]
 
 
 SPHERE = Watch(looks=100, rare=0.2, frequent=0.5)
@@ -87,24 +89,20 @@ def gaussian_windows(length: int, dtype: torch.dtype, device: torch.device) -> t
 
 @dataclass
 class BoundaryRows(slots.Rows):
-    """`best` is the misclassified image the walk has reached, or the noise it is to start from.
+    """`best` is the misclassified image the walk has reached, or the noise it is to start from."""
 
-    All but images and labels are small and stay on the CPU, to be worked on as numpy's arrays: its
-    operations on a few numbers take a fifth of the time of torch's, and there are many a step.
-    """
-
-    distance: Tensor  #: from `best` to the clean image, in L2
-    places: Tensor  #: where in the table each step's noise begins
-    phase: Tensor
-    attempt: Tensor  #: noise images tried
-    blend: Tensor  #: how many parts of noise are in the start
-    step: Tensor
-    sphere_step: Tensor
-    source_step: Tensor
-    sphere_history: Tensor
-    sphere_looks: Tensor
-    source_history: Tensor
-    source_looks: Tensor
+    distance: Array  #: from `best` to the clean image, in L2
+    places: Array  #: where in the table each step's noise begins
+    phase: Array
+    attempt: Array  #: noise images tried
+    blend: Array  #: how many parts of noise are in the start
+    step: Array
+    sphere_step: Array
+    source_step: Array
+    sphere_history: Array
+    sphere_looks: Array
+    source_history: Array
+    source_looks: Array
 
 
 @dataclass(frozen=True)
@@ -143,46 +141,45 @@ class Boundary(Attack):
             if len(accepted):
                 chosen = torch.from_numpy(accepted).to(images.device)
                 rows.best.index_copy_(0, chosen, images.index_select(0, chosen))
-                rows.distance.numpy()[accepted] = distance[accepted]
+                rows.distance[accepted] = distance[accepted]
             return torch.from_numpy(self._move_on(rows, fooled)).to(images.device)
 
         return slots.run(victim, task, begin=self._begin, advance=advance)
 
     def _begin(self, task: Task) -> BoundaryRows:
         clean = task.images.contiguous()
-        one = torch.ones(len(task), dtype=clean.dtype)
-        zero = torch.zeros(len(task), dtype=torch.int64)
+        places = integers(task.fresh_streams(), WINDOWS, self.start_attempts + self.steps + 1)
+        one = torch.ones(len(task), dtype=clean.dtype).numpy()
+        zero = np.zeros(len(task), dtype=np.int64)
         return BoundaryRows(
             clean=clean,
             label=task.labels,
             best=clean.clone(),
             distance=one * 0,
-            places=integers(
-                task.fresh_streams(), WINDOWS, self.start_attempts + self.steps + 1, like=one
-            ),
+            places=places.numpy(),
             phase=zero + STARTING,
-            attempt=zero.clone(),
+            attempt=zero.copy(),
             blend=zero + 1,
             step=zero + 1,
             sphere_step=one * self.spherical_step,
             source_step=one * self.source_step,
-            sphere_history=torch.zeros(len(task), SPHERE.looks, dtype=torch.bool),
-            sphere_looks=zero.clone(),
-            source_history=torch.zeros(len(task), SOURCE.looks, dtype=torch.bool),
-            source_looks=zero.clone(),
+            sphere_history=np.zeros((len(task), SPHERE.looks), dtype=np.bool_),
+            sphere_looks=zero.copy(),
+            source_history=np.zeros((len(task), SOURCE.looks), dtype=np.bool_),
+            source_looks=zero.copy(),
         )
 
     def _propose(self, rows: BoundaryRows) -> tuple[Tensor, Array, Array]:
         """The image each row wants to ask about, how far it is, and whether it is worth having."""
-        phase, places = rows.phase.numpy(), rows.places.numpy()
-        on_sphere, before_the_walk = phase == ON_SPHERE, phase < ON_SPHERE
+        on_sphere, before_the_walk = rows.phase == ON_SPHERE, rows.phase < ON_SPHERE
         some_start = before_the_walk.any()
-        number = self.start_attempts + rows.step.numpy()
+        number = self.start_attempts + rows.step
         if some_start:
-            number = np.where(phase == STARTING, rows.attempt.numpy(), number)
-        place = places[np.arange(len(places)), np.minimum(number, places.shape[1] - 1)]
+            number = np.where(rows.phase == STARTING, rows.attempt, number)
+        count, length = rows.places.shape
+        place = rows.places[np.arange(count), np.minimum(number, length - 1)]
         images, distance = step(rows, place, on_sphere)
-        worth_having = (distance < rows.distance.numpy()) & ~on_sphere
+        worth_having = (distance < rows.distance) & ~on_sphere
         if some_start:
             self._start(images, rows, place)
             away = torch.linalg.vector_norm((images - rows.clean).flatten(1), dim=1)
@@ -192,8 +189,8 @@ class Boundary(Attack):
 
     def _start(self, images: Tensor, rows: BoundaryRows, place: Array) -> None:
         """Put noise, or its blend with the clean image, in the rows that have no walk yet."""
-        phase = torch.from_numpy(rows.phase.numpy()).to(images.device)
-        share = column((rows.blend / self.blend_steps).to(images))
+        phase = torch.from_numpy(rows.phase).to(images.device)
+        share = column(torch.from_numpy(rows.blend / self.blend_steps).to(images))
         images[phase == BLENDING] = torch.lerp(rows.clean, rows.best, share)[phase == BLENDING]
         first = phase == STARTING
         images[first] = uniform_noise(
@@ -202,36 +199,34 @@ class Boundary(Attack):
 
     def _move_on(self, rows: BoundaryRows, fooled: Array) -> Array:
         """Each row's next phase by the answer it got; say which rows are done."""
-        self._adapt(rows, fooled)
-        phase, step, attempt = rows.phase.numpy(), rows.step.numpy(), rows.attempt.numpy()
-        asked = phase.copy()
-        attempt += asked == STARTING
-        rows.blend.numpy()[asked == BLENDING] += 1
-        step += asked == STEPPING
-        look = np.where(step % LOOK_EVERY == 0, ON_SPHERE, STEPPING)
-        stay = np.where(asked == STEPPING, look, asked)
-        # A start becomes a blend, a blend a walk; after a look at the sphere comes the step.
-        ready = (asked == ON_SPHERE) | ((asked < ON_SPHERE) & fooled)
-        phase[:] = np.where(ready, AFTER[asked], stay)
-        no_start = (phase == STARTING) & (attempt == self.start_attempts)
-        converged = rows.source_step.numpy() < self.converged_at
-        done: Array = no_start | (step > self.steps) | converged
+        asked = rows.phase.copy()
+        looked = asked == ON_SPHERE
+        # Where the step on the sphere fails, so would the step inwards from there: not asked about.
+        stepped = (asked == STEPPING) | (looked & ~fooled)
+        self._adapt(rows, fooled, looked, stepped)
+        rows.step += stepped
+        rows.phase[:] = np.where(stepped & (rows.step % LOOK_EVERY == 0), ON_SPHERE, STEPPING)
+        done: Array = (rows.step > self.steps) | (rows.source_step < self.converged_at)
+        if (asked < ON_SPHERE).any():
+            starting, blending = asked == STARTING, asked == BLENDING
+            rows.attempt += starting
+            rows.blend += blending
+            rows.phase[starting] = np.where(fooled, BLENDING, STARTING)[starting]
+            rows.phase[blending & ~fooled] = BLENDING
+            done |= (rows.phase == STARTING) & (rows.attempt == self.start_attempts)
         return done
 
-    def _adapt(self, rows: BoundaryRows, fooled: Array) -> None:
+    def _adapt(self, rows: BoundaryRows, fooled: Array, looked: Array, stepped: Array) -> None:
         """Lengthen the steps of rows that succeed often, shorten those of rows that rarely do."""
-        phase = rows.phase.numpy()
-        sphere_step, source_step = rows.sphere_step.numpy(), rows.source_step.numpy()
-        on_sphere = phase == ON_SPHERE
-        if on_sphere.any():
-            history, looks = rows.sphere_history.numpy(), rows.sphere_looks.numpy()
-            trend = SPHERE.look(history, looks, fooled, on_sphere)
-            sphere_step *= self.step_adaptation**trend
-            source_step *= self.step_adaptation**trend
-        stepped = (phase == STEPPING) & (rows.step.numpy() % LOOK_EVERY == 0)
-        if stepped.any():
-            history, looks = rows.source_history.numpy(), rows.source_looks.numpy()
-            source_step *= self.step_adaptation ** SOURCE.look(history, looks, fooled, stepped)
+        (on_sphere,) = looked.nonzero()
+        if len(on_sphere):
+            changed, trend = SPHERE.look(rows.sphere_history, rows.sphere_looks, fooled, on_sphere)
+            rows.sphere_step[changed] *= self.step_adaptation**trend
+            rows.source_step[changed] *= self.step_adaptation**trend
+        (due,) = (stepped & (rows.step % LOOK_EVERY == 0)).nonzero()
+        if len(due):
+            changed, trend = SOURCE.look(rows.source_history, rows.source_looks, fooled, due)
+            rows.source_step[changed] *= self.step_adaptation**trend
 
 
 def step(rows: BoundaryRows, place: Array, on_sphere: Array) -> tuple[Tensor, Array]:
@@ -239,38 +234,44 @@ def step(rows: BoundaryRows, place: Array, on_sphere: Array) -> tuple[Tensor, Ar
 
     With the noise's part across the way to the clean image scaled to `sphere_step` times the
     distance, the step on the sphere is `clean + (across - away) / sqrt(1 + sphere_step^2)`; it and
-    the step inwards are sums of `clean`, `away` and `noise` with one factor a row, so that each is
-    made in a pass or two.
+    the step inwards are sums of `clean`, `best` and `noise` with one factor a row, so that each is
+    made in a pass or two. These passes are most of what the walk costs, so that there are as few as
+    possible, over as few blocks of memory.
     """
-    clean = rows.clean.flatten(1)
-    away = clean - rows.best.flatten(1)
+    clean, best = rows.clean.flatten(1), rows.best.flatten(1)
     windows, norms = gaussian_windows(clean.shape[1], clean.dtype, clean.device)
     noise, norm = windows.index_select(0, torch.from_numpy(place).to(clean.device)), norms[place]
-    distance, sphere_step = rows.distance.numpy(), rows.sphere_step.numpy()
+    distance, sphere_step = rows.distance, rows.sphere_step
     with np.errstate(divide="ignore", invalid="ignore"):  # rows that have no walk yet
-        product = noise * away
-        along = product.sum(1).numpy(force=True) / distance
+        along = (products(noise, clean) - products(noise, best)) / distance
         # In a few dimensions noise can lie along the way, and rounding leaves less than nothing.
         across = np.sqrt(np.maximum(norm**2 - along**2, ROUNDING * norm**2))
         slope, shrink = sphere_step / across, 1 / np.sqrt(1 + sphere_step**2)
-        back = factors(-(slope * along + 1) * shrink, clean)
-        # What was needed before is overwritten: the processor's cache holds few such blocks.
-        sphere = torch.addcmul(clean, away, back, out=away)
+        sphere = torch.lerp(clean, best, factors((slope * along + 1) * shrink, clean))
         sphere.addcmul_(noise, factors(slope * distance * shrink, clean)).clamp_(0, 1)
 
-        gap = torch.sub(clean, sphere, out=product)
+        gap = torch.sub(clean, sphere, out=noise)
         reach = torch.linalg.vector_norm(gap, dim=1).numpy(force=True)
         # Clipping to [0, 1] has moved the image off the sphere; the step inwards is measured from
         # where it is.
-        inwards = (rows.source_step.numpy() * distance + reach - distance) / reach
-    inwards = np.where(on_sphere, 0, inwards.clip(0, 1))
+        inwards = (rows.source_step * distance + reach - distance) / reach
+    inwards = np.minimum(np.maximum(inwards, 0), 1)  # takes half as long as clip
+    inwards[on_sphere] = 0
     images = sphere.lerp_(clean, factors(inwards, clean))
     return images.view_as(rows.clean), (1 - inwards) * reach
 
 
+def products(x: Tensor, y: Tensor) -> Array:
+    """Each row's inner product; torch would write down the terms first."""
+    if x.device.type == "cpu":
+        product: Array = np.matmul(x.numpy()[:, None], y.numpy()[..., None])
+        return product[:, 0, 0]
+    return (x * y).sum(1).numpy(force=True)
+
+
 def factors(rows: Array, like: Tensor) -> Tensor:
     """One number a row, to multiply with."""
-    return torch.from_numpy(rows).to(like)[:, None]
+    return torch.from_numpy(rows[:, None]).to(like)
 
 
 def uniform_noise(images: Tensor, place: Tensor) -> Tensor:

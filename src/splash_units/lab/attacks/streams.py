@@ -31,7 +31,6 @@ def uniform(generators: list[torch.Generator], *shape: int, like: Tensor) -> Ten
     return torch.stack(rows).to(like.device)
 
 
-def integers(generators: list[torch.Generator], high: int, *shape: int, like: Tensor) -> Tensor:
+def integers(generators: list[torch.Generator], high: int, *shape: int) -> Tensor:
     """Whole numbers in [0, high), shape (images, *shape), a row from each image's own stream."""
-    rows = [torch.randint(high, shape, generator=generator) for generator in generators]
-    return torch.stack(rows).to(like.device)
+    return torch.stack([torch.randint(high, shape, generator=each) for each in generators])
