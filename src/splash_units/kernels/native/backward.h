@@ -41,7 +41,7 @@ class TotalsOf {
   std::vector<Vec<C>> recent_;
 };
 
-// At x = 0 no slope counts, which comparing knows and a grid has a cell for; the others must look out for it.
+// At x = 0 no slope counts, which comparing knows and a grid has a cell for; the others must be told.
 template <Finder finder>
 constexpr bool misses_zero = finder == Finder::segments || finder == Finder::even;
 
@@ -127,11 +127,15 @@ SPLASH_ONE_COPY void backward_strip(const T* x, const T* grad, T* dx, int64_t n,
     watch.see_largest(magnitude<C>(pos[0])), watch.see_largest(magnitude<C>(neg[0]));
     if (watch.saw_infinity_or_nan()) [[unlikely]]
       return backward_one_by_one<T, affine, writes, sums>(x, grad, dx, n, stride, filled, p, totals);
+    SPLASH_UNROLLED
+    for (int s = 0; s < hinges.count; ++s) {
+      totals.pos[s] += __builtin_convertvector(pos[s], Wide<C>);
+      totals.neg[s] += __builtin_convertvector(neg[s], Wide<C>);
+    }
   }
 
   const auto slope_at = [&](Vec<C> z) SPLASH_INLINE_LAMBDA {
     const Vec<C> u = magnitude<C>(z);
-    if constexpr (misses_zero<finder> && affine != Affine::each) watch.see_least(u);
     if constexpr (!sums) watch.see_largest(u);
     if constexpr (finder == Finder::compare) {
       Vec<C> right{}, left{};
@@ -142,7 +146,7 @@ SPLASH_ONE_COPY void backward_strip(const T* x, const T* grad, T* dx, int64_t n,
       return by_sign<C>(z, left, right);
     } else {
       const Vec<C> slope = found.slope(z, found.exact_index(u, hinges));
-      return misses_zero<finder> && affine == Affine::each ? (Vec<C>)(bits<C>(slope) & exceeds<C>(u, Vec<C>{})) : slope;
+      return misses_zero<finder> ? (Vec<C>)(bits<C>(slope) & exceeds<C>(u, Vec<C>{})) : slope;
     }
   };
   by_two(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
@@ -166,18 +170,10 @@ SPLASH_ONE_COPY void backward_strip(const T* x, const T* grad, T* dx, int64_t n,
     if constexpr (writes) store_vectors<T, in_twos, count>(dx + i * stride, stride, out);
   });
 
-  if constexpr (misses_zero<finder> && affine != Affine::each)
-    if (watch.saw_zero()) [[unlikely]]
-      return backward_strip<T, K, affine, writes, sums, Finder::compare>(x, grad, dx, n, stride, filled, p, totals);
   if constexpr (!sums)
     if (watch.saw_infinity_or_nan()) [[unlikely]]
       return backward_one_by_one<T, affine, writes, sums>(x, grad, dx, n, stride, filled, p, totals);
-  if constexpr (sums) {
-    SPLASH_UNROLLED
-    for (int s = 0; s < hinges.count; ++s) {
-      totals.pos[s] += __builtin_convertvector(pos[s], Wide<C>);
-      totals.neg[s] += __builtin_convertvector(neg[s], Wide<C>);
-    }
+  if constexpr (sums && affine == Affine::one) {
     *totals.dz += __builtin_convertvector(dz_sum, Wide<C>);
     *totals.dz_x += __builtin_convertvector(dz_x_sum, Wide<C>);
   }

@@ -17,8 +17,8 @@
 namespace splash_units {
 namespace {
 
-// Notices infinities and NaN, whose magnitudes are the largest of all bit patterns, and the least of what
-// else it is shown: -0.0 is the least of all numbers' bits, +0.0 the least of all magnitudes'.
+// Notices infinities and NaN, whose magnitudes are the largest of all bit patterns, and -0.0, whose bits are the
+// least of all.
 template <class C>
 struct Watch {
   using I = typename int_of<C>::type;
@@ -26,7 +26,6 @@ struct Watch {
   SPLASH_INLINE void see_least(Vec<C> v) { least = lesser<C>(least, bits<C>(v)); }
   SPLASH_INLINE void see_largest(Vec<C> u) { largest = greater<C>(largest, bits<C>(u)); }
   SPLASH_INLINE bool saw_negative_zero() const { return any<C>(least == std::numeric_limits<I>::min()); }
-  SPLASH_INLINE bool saw_zero() const { return any<C>(least == 0); }
   SPLASH_INLINE bool saw_infinity_or_nan() const {
     return any<C>(largest >= bits<C>(all<C>(std::numeric_limits<C>::infinity())));
   }
