@@ -13,6 +13,7 @@ from splash_units.kernels.triton.device import (
     in_64_bits,
     of_group,
     place,
+    read,
     store_slope_sums,
     tile_sum,
     unit,
@@ -121,18 +122,16 @@ def join_moments(
 
 
 @triton.jit
-def standardised(x, mean, inverse_std, group, groups):
-    return (x - of_group(mean, group, groups)) * of_group(inverse_std, group, groups)
-
-
-@triton.jit
-def affine(standard, weight, bias, group, groups):
+def normalised(x, offsets, inside, mean, inverse_std, weight, bias, hinges, group, groups):
+    """A tile's x̂ = (x − mean) / std, and the z that the unit sees."""
+    values = read(x, offsets, inside, hinges)
+    standard = (values - of_group(mean, group, groups)) * of_group(inverse_std, group, groups)
     z = standard
     if weight is not None:
         z = z * of_group(weight, group, groups)
     if bias is not None:
         z = z + of_group(bias, group, groups)
-    return z
+    return standard, z
 
 
 @triton.jit
@@ -159,9 +158,7 @@ def normalised_forward(
     offsets, inside, group, groups, _ = place(
         outer, groups, width, column_blocks, ROWS, COLUMNS, BY_COLUMN
     )
-    values = tl.load(x + offsets, mask=inside, other=0.0).to(hinges.dtype.element_ty)
-    standard = standardised(values, mean, inverse_std, group, groups)
-    z = affine(standard, weight, bias, group, groups)
+    _, z = normalised(x, offsets, inside, mean, inverse_std, weight, bias, hinges, group, groups)
     h = unit(z, a_pos, a_neg, hinges, group, groups, HINGES, SHARED)
     tl.store(y + offsets, h.to(y.dtype.element_ty), mask=inside)
 
@@ -192,10 +189,10 @@ def normalised_sums(
     offsets, inside, group, groups, tile = place(
         outer, groups, width, column_blocks, ROWS, COLUMNS, BY_COLUMN
     )
-    values = tl.load(x + offsets, mask=inside, other=0.0).to(hinges.dtype.element_ty)
-    g = tl.load(grad + offsets, mask=inside, other=0.0).to(hinges.dtype.element_ty)
-    standard = standardised(values, mean, inverse_std, group, groups)
-    z = affine(standard, weight, bias, group, groups)
+    standard, z = normalised(
+        x, offsets, inside, mean, inverse_std, weight, bias, hinges, group, groups
+    )
+    g = read(grad, offsets, inside, hinges)
     own = sums + tile * (2 * HINGES + 2) * groups
     store_slope_sums(own, z, g, a_pos, a_neg, hinges, group, groups, HINGES, SHARED, BY_COLUMN)
     dz = unit_gradient(z, g, a_pos, a_neg, hinges, group, groups, HINGES, SHARED)
@@ -233,11 +230,11 @@ def normalised_backward(
     offsets, inside, group, groups, _ = place(
         outer, groups, width, column_blocks, ROWS, COLUMNS, BY_COLUMN
     )
+    standard, z = normalised(
+        x, offsets, inside, mean, inverse_std, weight, bias, hinges, group, groups
+    )
+    g = read(grad, offsets, inside, hinges)
     compute = hinges.dtype.element_ty
-    values = tl.load(x + offsets, mask=inside, other=0.0).to(compute)
-    g = tl.load(grad + offsets, mask=inside, other=0.0).to(compute)
-    standard = standardised(values, mean, inverse_std, group, groups)
-    z = affine(standard, weight, bias, group, groups)
     moved = unit_gradient(z, g, a_pos, a_neg, hinges, group, groups, HINGES, SHARED)
     if mean_dz is not None:
         moved -= of_group(mean_dz, group, groups).to(compute)

@@ -60,6 +60,12 @@ def place(
 
 
 @triton.jit
+def read(memory, offsets, inside, hinges):
+    """A tile in the type of the computation."""
+    return tl.load(memory + offsets, mask=inside, other=0.0).to(hinges.dtype.element_ty)
+
+
+@triton.jit
 def of_group(values, group, groups):
     return tl.load(values + group, mask=group < groups, other=0.0)
 
@@ -208,7 +214,7 @@ def splash_forward(
     offsets, inside, group, groups, _ = place(
         outer, groups, width, column_blocks, ROWS, COLUMNS, BY_COLUMN
     )
-    z = tl.load(x + offsets, mask=inside, other=0.0).to(hinges.dtype.element_ty)
+    z = read(x, offsets, inside, hinges)
     h = unit(z, a_pos, a_neg, hinges, group, groups, HINGES, SHARED)
     tl.store(y + offsets, h.to(y.dtype.element_ty), mask=inside)
 
@@ -236,8 +242,8 @@ def splash_backward(
     offsets, inside, group, groups, tile = place(
         outer, groups, width, column_blocks, ROWS, COLUMNS, BY_COLUMN
     )
-    z = tl.load(x + offsets, mask=inside, other=0.0).to(hinges.dtype.element_ty)
-    g = tl.load(grad + offsets, mask=inside, other=0.0).to(hinges.dtype.element_ty)
+    z = read(x, offsets, inside, hinges)
+    g = read(grad, offsets, inside, hinges)
     dz = unit_gradient(z, g, a_pos, a_neg, hinges, group, groups, HINGES, SHARED)
     tl.store(dx + offsets, dz.to(dx.dtype.element_ty), mask=inside)
     own = sums + tile * (2 * HINGES) * groups
