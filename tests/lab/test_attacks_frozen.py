@@ -5,6 +5,8 @@ import torch
 from attack_models import digits
 from torch import nn
 
+from splash_units.lab.attacks import PGD, Boundary, Pixels
+from splash_units.lab.attacks import frozen as freezing
 from splash_units.lab.attacks.frozen import cheaper_layers, frozen
 
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
@@ -105,3 +107,21 @@ def test_a_compiled_network_keeps_what_was_compiled():
     compiled = nn.Module()  # torch.compile wraps a network like this
     compiled._orig_mod = nn.Sequential(nn.MaxPool2d(2))
     assert not list(cheaper_layers(compiled))
+
+
+@pytest.mark.parametrize(
+    "attack", [PGD(0.1, steps=3), Boundary(steps=20), Pixels(1, population=20, generations=2)]
+)
+def test_what_an_attack_claims_is_checked_by_the_networks_own_layers(attack, monkeypatch):
+    network, images, labels = digits()
+    images, labels = images[:20], labels[:20]
+    head = network[-1]
+
+    def another_class(x):
+        return nn.functional.linear(x, head.weight, head.bias).roll(1, dims=1)
+
+    monkeypatch.setattr(freezing, "cheaper_layers", lambda model: [(head, another_class)])
+    outcome = attack(network, images, (labels + 1) % 10, width=20)
+    assert outcome.was_right.any()  # by the layer that lies
+    attacked = outcome.images[outcome.was_right]
+    assert torch.equal(outcome.prediction[outcome.was_right], network(attacked).argmax(1))

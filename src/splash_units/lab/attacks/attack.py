@@ -7,14 +7,14 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
-from splash_units.lab.attacks.frozen import Model, frozen
+from splash_units.lab.attacks.frozen import Model, at_rest, hurried
 from splash_units.lab.attacks.streams import streams
 from splash_units.lab.attacks.threat import Budget, Outcome, check_images, distances, whole
 from splash_units.lab.attacks.victim import WIDTH, Victim
@@ -63,6 +63,15 @@ class Attack(ABC):
     @property
     def starts_from_clean_gradient(self) -> bool:
         """Whether the pass that finds what is right should bring the loss gradient along."""
+        return False
+
+    @property
+    def is_one_step(self) -> bool:
+        """Whether the attack is so short that looking at its result is a good part of it.
+
+        The images of such an attack are looked at by the network while it is hurried; those of all
+        others by the network as it was handed in. Its logits have the same bits, as far as tried.
+        """
         return False
 
     @property
@@ -129,7 +138,7 @@ class Attack(ABC):
         with ticking(str(self), len(images), progress) as ticker:
             for start in range(0, len(images), chunk_size):
                 chunk = slice(start, start + chunk_size)
-                with frozen(model), torch.no_grad():
+                with at_rest(model), torch.no_grad():
                     outcome = self._chunk(model, images[chunk], labels[chunk], seed, width, ticker)
                 yield outcome
 
@@ -140,26 +149,20 @@ class Attack(ABC):
         self, model: Model, clean: Tensor, labels: Tensor, seed: int, width: int, ticker: Ticker
     ) -> Outcome:
         clean = clean.detach()
-        victim = Victim(
-            model,
-            clean,
-            labels,
-            width=width,
-            with_gradient=self.starts_from_clean_gradient,
-        )
-        clean_prediction = victim.clean_logits.argmax(1)
-        was_right = clean_prediction == labels
-        (right,) = was_right.nonzero(as_tuple=True)
-        ticker.advance(len(clean) - len(right))
-        if len(right) == len(clean):  # spares small networks what costs a tenth of a step
-            images = self.perturb(victim, Task(clean, labels, right, seed, ticker))
-            logits = victim.recheck(images)
-        else:
-            images, logits = clean.clone(), victim.clean_logits.clone()
-        if 0 < len(right) < len(clean):
-            task = Task(clean[right], labels[right], right, seed, ticker)
-            images[right] = self.perturb(victim, task)
-            logits[right] = victim.recheck(images[right])
+        everyone = torch.arange(len(clean), device=clean.device)
+        with ExitStack() as hurry:
+            hurry.enter_context(hurried(model))
+            victim = Victim(
+                model, clean, labels, width=width, with_gradient=self.starts_from_clean_gradient
+            )
+            clean_prediction = victim.clean_logits.argmax(1)
+            was_right = clean_prediction == labels
+            (right,) = was_right.nonzero(as_tuple=True)
+            ticker.advance(len(clean) - len(right))
+            images = self._perturbed(victim, Task(clean, labels, everyone, seed, ticker), right)
+            if not self.is_one_step:
+                hurry.close()
+            logits = seen_again(victim, images, right)
         prediction, probabilities = logits.argmax(1), logits.double().softmax(1)
         fooled = was_right & (prediction != labels)
         outcome = Outcome(
@@ -179,6 +182,15 @@ class Attack(ABC):
         self._check_promise(outcome)
         return outcome
 
+    def _perturbed(self, victim: Victim, chunk: Task, right: Tensor) -> Tensor:
+        """A chunk's images, perturbed where the network is right."""
+        if len(right) == len(chunk):  # spares small networks what costs a tenth of a step
+            return self.perturb(victim, chunk)
+        images = chunk.images.clone()
+        if len(right):
+            images[right] = self.perturb(victim, chunk.part(right))
+        return images
+
     def _check_promise(self, outcome: Outcome) -> None:
         """An image out of range or budget is a defect of the attack, never a result."""
         low, high = float(outcome.images.min()), float(outcome.images.max())
@@ -187,6 +199,16 @@ class Attack(ABC):
         if self.budget is not None and not bool(self.budget.holds(outcome).all()):
             worst = float(getattr(outcome, self.budget.norm).max())
             raise RuntimeError(f"{self} went {worst:.9g} far, its budget is {self.budget}")
+
+
+def seen_again(victim: Victim, images: Tensor, changed: Tensor) -> Tensor:
+    """The logits of a chunk's images, by a fresh forward of those that were changed."""
+    if len(changed) == len(images):
+        return victim.recheck(images)
+    logits = victim.clean_logits.clone()
+    if len(changed):
+        logits[changed] = victim.recheck(images[changed])
+    return logits
 
 
 class Silence:
@@ -234,7 +256,7 @@ def fooled_when_rounded(model: Model, outcome: Outcome, *, width: int = WIDTH) -
     still = torch.zeros_like(outcome.fooled)
     if len(fooled):
         rounded, labels = (outcome.images[fooled] * 255).round() / 255, outcome.labels[fooled]
-        with frozen(model):
+        with at_rest(model):
             victim = Victim(model, rounded, labels, width=width)
         still[fooled] = victim.clean_logits.argmax(1) != labels
     return still

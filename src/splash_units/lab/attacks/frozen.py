@@ -2,7 +2,8 @@
 
 Weights that ask for gradients cost a backward pass up to 1.6 times its price. On a CPU, max-pools
 (`pools`), batch norms and convolutions to a few channels (`narrow`) are had for less meanwhile; the
-logits are the network's own, bit for bit.
+logits are the network's own, bit for bit. What an attack of more than one step claims is checked by
+the network's own layers all the same.
 """
 
 from __future__ import annotations
@@ -24,31 +25,43 @@ FEWEST_CHANNELS = 16
 
 @contextmanager
 def frozen(model: Model) -> Iterator[None]:
-    """Put a module in eval mode without gradients for its weights, then restore it exactly.
+    """A module at rest and hurried; a callable that is not a module is left alone."""
+    with at_rest(model), hurried(model):
+        yield
 
-    A callable that is not a module is left alone.
-    """
+
+@contextmanager
+def at_rest(model: Model) -> Iterator[None]:
+    """Put a module in eval mode without gradients for its weights, then restore it exactly."""
     if not isinstance(model, nn.Module):
         yield
         return
     modes = [(module, module.training) for module in model.modules()]
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    replaced: list[nn.Module] = []
     try:
         model.eval()
         for parameter in trainable:
             parameter.requires_grad_(False)
-        for module, forward in cheaper_layers(model):
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+        for parameter in trainable:
+            parameter.requires_grad_(True)
+
+
+@contextmanager
+def hurried(model: Model) -> Iterator[None]:
+    """Let a module at rest have its cheaper layers, then give it back its own."""
+    replaced: list[nn.Module] = []
+    try:
+        for module, forward in cheaper_layers(model) if isinstance(model, nn.Module) else ():
             module.forward = forward
             replaced.append(module)
         yield
     finally:
         for module in replaced:
             del module.forward
-        for module, training in modes:
-            module.training = training
-        for parameter in trainable:
-            parameter.requires_grad_(True)
 
 
 def layout_of(model: Model) -> torch.memory_format:

@@ -183,6 +183,10 @@ class FGSM(Attack):
     def starts_from_clean_gradient(self) -> bool:
         return not self.random_start
 
+    @property
+    def is_one_step(self) -> bool:
+        return True
+
     def perturb(self, victim: Victim, task: Task) -> Tensor:
         if not self.random_start and victim.clean_gradient is not None:
             task.ticker.advance(len(task))
