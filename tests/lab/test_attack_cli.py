@@ -280,7 +280,7 @@ def test_all_attacks_fit_a_network_of_two_classes(splash, own):
     ("change", "message"),
     [
         ({"--model": "my_network"}, "module:factory"),
-        ({"--model": "no_such:make"}, "No module named 'no_such'"),
+        ({"--model": "no_such:factory"}, "no_such:factory: .*No module named 'no_such'"),
         ({"--model": "my_network.py:mak"}, "has no attribute 'mak'"),
         ({"--model": "my_network.py:breaks"}, "RuntimeError: no such disk"),
         ({"--model": "my_network.py:nothing"}, "returned a NoneType"),

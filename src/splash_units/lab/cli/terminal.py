@@ -10,9 +10,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-# A file or a pipe has no width: there a line stays a line.
-out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 500)
-err = Console(highlight=False, soft_wrap=True, stderr=True)
+# A file or a pipe has no width: there a line stays a line. A name such as module:factory: is no
+# picture of a factory.
+out = Console(
+    highlight=False, soft_wrap=True, emoji=False, width=None if sys.stdout.isatty() else 500
+)
+err = Console(highlight=False, soft_wrap=True, emoji=False, stderr=True)
 
 WRONG_INPUT = 2
 FAILED = 1
