@@ -25,13 +25,15 @@ def filled(page: str, texts: Mapping[str, str]) -> str:
     return page
 
 
-def commands(results: dict[str, Any], company: Callable[[dict[str, Any]], str]) -> str:
-    """The commands that measured, as a table; `company` says how busy others kept the machine."""
+def commands(results: dict[str, Any], company: Callable[[dict[str, Any], str], str]) -> str:
+    """The commands that measured, as a table; `company` joins what each case says of others."""
     lines = [
-        "| command | when | commit | cores that others kept busy |",
-        "| --- | --- | --- | --- |",
+        "| command | when | commit | cores that others kept busy | arithmetic slowed |",
+        "| --- | --- | --- | --- | --- |",
     ]
     for run in results["runs"]:
         commit = (run["commit"] or MISSING)[:7] + ("+" if "+" in (run["commit"] or "") else "")
-        lines.append(f"| `{run['command']}` | {run['when']} | {commit} | {company(run)} |")
+        by_others = [company(run, of) for of in ("cores_taken_by_others", "arithmetic_slowed")]
+        cells = (f"`{run['command']}`", run["when"], commit, *by_others)
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -87,9 +87,9 @@ def provenance(results: dict[str, Any]) -> str:
     return f"{said}.\n\n{pages.commands(results, _company)}"
 
 
-def _company(run: dict[str, Any]) -> str:
-    taken = [case["cores_taken_by_others"] for case in run["cases"]]
-    return ", ".join(MISSING if cores is None else f"{cores:.2f}" for cores in taken)
+def _company(run: dict[str, Any], of: str) -> str:
+    found = [case.get(of) for case in run["cases"]]
+    return ", ".join(MISSING if value is None else f"{value:.2f}" for value in found)
 
 
 def _times_as_fast(ratio: dict[str, float] | None) -> str:

@@ -154,11 +154,11 @@ def provenance(results: dict[str, Any]) -> str:
     return f"{said}\n\n{pages.commands(results, _company)}"
 
 
-def _company(run: dict[str, Any]) -> str:
-    """The range over a run's cases: what is far from 0 disturbed its measurement."""
+def _company(run: dict[str, Any], of: str) -> str:
+    """The range over a run's timed cases, of those that know."""
     timed = [case for case in run["cases"] if case["measures"] == "seconds"]
-    taken = [c["cores_taken_by_others"] for c in timed if c["cores_taken_by_others"] is not None]
-    return f"{min(taken):.2f}–{max(taken):.2f}" if taken else MISSING
+    found = [case[of] for case in timed if case.get(of) is not None]
+    return f"{min(found):.2f}–{max(found):.2f}" if found else MISSING
 
 
 def _targets_of(cases: Cases, section: str, wanted: Callable[[dict[str, Any]], bool]) -> Rows:

@@ -16,7 +16,7 @@ from splash_units.kernels import reference
 from splash_units.lab.benchmarks import cases as benchmark_cases
 from splash_units.lab.benchmarks import contenders, presenting, record, steps
 from splash_units.lab.benchmarks.cases import Case, Target
-from splash_units.lab.benchmarks.company import Usage, cores_taken_by_others
+from splash_units.lab.benchmarks.company import Usage, cores_taken_by_others, slowed
 from splash_units.lab.benchmarks.published import published_ratio
 from splash_units.lab.cli.app import app
 from splash_units.lab.cli.bench import _chosen
@@ -228,6 +228,19 @@ def test_forward_cases_record_no_gradients():
         case = Case("units", "x", "a", {"a": contender}, records_gradients=grad)
         record.measure(case, BRIEFLY, Stopwatch())
     assert recorded == {False: False, True: True}
+
+
+def test_arithmetic_beside_the_contenders_tells_of_unseen_others():
+    assert slowed([2.0, 1.0, 3.0, 3.0, 2.0]) == 2.0
+    assert slowed([1.0, 1.0, 1.0]) == 1.0
+    assert slowed([]) is None
+    timed = record.measure(
+        Case("units", "x", "a", {"a": lambda: lambda: None}), BRIEFLY, Stopwatch()
+    )
+    assert list(timed["contenders"]) == ["a"]
+    assert timed["arithmetic_slowed"] >= 1.0
+    counted = Case("memory", "x", "a", count={"a": lambda: 1})
+    assert record.measure(counted, BRIEFLY, Stopwatch())["arithmetic_slowed"] is None
 
 
 def test_what_others_take_is_what_everyone_took_but_us():

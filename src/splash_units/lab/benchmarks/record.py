@@ -17,7 +17,7 @@ import torch
 
 import splash_units
 from splash_units.lab.benchmarks.cases import Case, Target
-from splash_units.lab.benchmarks.company import cores_taken_by_others, usage
+from splash_units.lab.benchmarks.company import arithmetic, cores_taken_by_others, slowed, usage
 from splash_units.lab.benchmarks.contenders import kernel_in_use
 from splash_units.lab.durable import read_json, write_json
 from splash_units.lab.machine import commit_of, describe_machine, now
@@ -30,6 +30,7 @@ _PACKAGES = (
     "adversarial-robustness-toolbox",
 )  # fmt: skip
 
+_BESIDE = "arithmetic that takes its turn with the contenders"
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 Record = dict[str, Any]
@@ -45,12 +46,16 @@ def measure(
     if case.compiles:
         torch.compiler.reset()  # or earlier cases would count towards the limit of recompiling
     before = usage()
+    beside: tuple[float, ...] = ()
     if case.measures == "bytes":
         results = _count(case)
     else:
         keep_freed_memory()
+        taking_part = {**case.contenders, _BESIDE: arithmetic}
         with torch.set_grad_enabled(case.records_gradients):
-            results = _time(case, stopwatch.compare(case.contenders, effort, on_round))
+            samples = stopwatch.compare(taking_part, effort, on_round)
+        beside = samples.pop(_BESIDE).seconds
+        results = _time(case, samples)
     return {
         "section": case.section,
         "name": case.name,
@@ -59,6 +64,7 @@ def measure(
         **results,
         "published_ratios": dict(case.published),
         "cores_taken_by_others": cores_taken_by_others(before, usage()),
+        "arithmetic_slowed": slowed(beside),
     }
 
 

@@ -23,6 +23,7 @@ SECTIONS = f"units, batchnorm, steps, hinges, sizes, memory, compile, all; {ATTA
 # A step of the larger networks takes seconds; a unit's pass, milliseconds.
 SECONDS, SECONDS_OF_STEPS, QUICK_SECONDS = 3.0, 15.0, 0.3
 DISTURBING_CORES = 0.2
+DISTURBING_SLOWNESS = 1.2
 
 
 def bench(
@@ -91,7 +92,7 @@ def bench(
         results.append(_follow(case, effort, _stopwatch(device)))
         out.print(_table(presenting.case_rows(results[-1])))
         if case.measures == "seconds":
-            _warn_of_company(results[-1]["cores_taken_by_others"])
+            _warn_of_company(results[-1])
         out.print()
         if output is not None:  # after each, or an interruption would lose all
             record.save(output, run, results)
@@ -208,9 +209,15 @@ def _follow(case: "Case", effort: "Effort", stopwatch: "Stopwatch") -> "Record":
         return measure(case, effort, stopwatch, on_round)
 
 
-def _warn_of_company(cores: float | None) -> None:
+def _warn_of_company(result: "Record") -> None:
+    cores, slowed = result["cores_taken_by_others"], result["arithmetic_slowed"]
     if cores is not None and cores > DISTURBING_CORES:
         out.print(f"[yellow]others kept {cores:.1f} cores busy meanwhile; measure again[/yellow]")
+    elif slowed is not None and slowed > DISTURBING_SLOWNESS:
+        out.print(
+            f"[yellow]arithmetic took {slowed:.1f} times its best meanwhile, as if others shared "
+            "the cores; it slows what computes more than what copies[/yellow]"
+        )
 
 
 def _table(rows: "Rows") -> Table:
