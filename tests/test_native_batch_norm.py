@@ -21,6 +21,10 @@ def test_fused_operators_keep_their_promises_to_torch(share: str, training: bool
     x = torch.randn(4, 3, 5, requires_grad=True)
     arguments = (x, *norm, unit.a_pos, unit.a_neg, unit.hinges, training, 0.1, 1e-5, 0.5)
     torch.library.opcheck(torch.ops.splash_units.batch_norm_splash.default, arguments)
+    statistics = torch.ops.splash_units.batch_norm_splash.default(*arguments)[1]
+    known = (torch.randn(4, 3, 5), *arguments[:3], statistics, *arguments[5:8])
+    backward = (*(t.detach() for t in known), training, 0.5)
+    torch.library.opcheck(torch.ops.splash_units.batch_norm_splash_backward.default, backward)
 
 
 NORMS = [

@@ -29,7 +29,8 @@ def arguments(*own: int) -> tuple[Tensor, ...]:
 
 def test_has_the_operators_results() -> None:
     x, unit = torch.randn(5, 3, 7, requires_grad=True), arguments(3)
-    ours, theirs = (f(x, *unit, 1, 0.5) for f in (CALLS.splash, OPERATORS.splash))
+    ours = CALLS.splash(x, *unit, 1, 0.5)
+    theirs = OPERATORS.splash(x, *unit, 1, grad_scale=0.5)  # a name: torch's general way
     assert torch.equal(ours, theirs)
     wanted = (x, *unit[:2])
     grads = (torch.autograd.grad(y.sum(), wanted) for y in (ours, theirs))
@@ -45,11 +46,13 @@ def shape(unit: Splash) -> tuple[Tensor, ...]:
 def test_has_the_fused_operators_results(affine: bool, tracked: bool) -> None:
     x = torch.randn(6, 3, 4, 4)
     units = [BatchNormSplash(3, affine=affine, track_running_stats=tracked) for _ in range(2)]
-    ours, theirs = (
-        f(x, u.weight, u.bias, u.running_mean, u.running_var, *shape(u), True, 0.1, 1e-5, 1.0)
-        for f, u in zip((CALLS.batch_norm_splash, OPERATORS.batch_norm_splash), units, strict=True)
-    )
-    assert torch.equal(ours, theirs[0])
+    given = [
+        (x, u.weight, u.bias, u.running_mean, u.running_var, *shape(u), True, 0.1, 1e-5)
+        for u in units
+    ]
+    ours = CALLS.batch_norm_splash(*given[0], 0.5)
+    theirs = OPERATORS.batch_norm_splash(*given[1], grad_scale=0.5)
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
     if tracked:
         assert torch.equal(units[0].running_var, units[1].running_var)
 
@@ -99,14 +102,27 @@ def test_who_watches_sees_the_operator() -> None:
     assert any("splash_units.splash" in name for name in watching.seen)
 
 
+def test_an_operator_leaves_other_calls_to_the_general_way() -> None:
+    x, unit = torch.randn(3, 4), arguments()
+    usual = torch.ops.splash_units.splash.default(x, *unit, 0, 1.0)
+    assert torch.equal(torch.ops.splash_units.splash.default(x, *unit), usual)
+    assert torch.equal(OPERATORS.splash(x=x, a_pos=unit[0], a_neg=unit[1], hinges=unit[2]), usual)
+    with WatchingBelow() as watching:
+        watched = OPERATORS.splash(x, *unit, 0, 1.0)
+    assert torch.equal(watched, usual)
+    assert watching.seen == ["splash_units.splash.default"]
+    with pytest.raises(RuntimeError, match="splash_units::splash"):
+        OPERATORS.splash(x, *unit, "0", 1.0)
+    with pytest.raises(ValueError, match="no such operator"):
+        CALLS.with_general_way("relu", torch.relu)
+
+
 def test_a_wrong_argument_is_an_error_like_any_other() -> None:
     x, (a_pos, a_neg, hinges) = torch.randn(3, 4), arguments()
     with pytest.raises(ValueError, match="one row for each"):
         CALLS.splash(x, a_pos[:3], a_neg, hinges, 0, 1.0)
-    with pytest.raises(TypeError):
-        CALLS.splash(x, a_pos, a_neg, hinges, "0", 1.0)
-    with pytest.raises(TypeError, match="takes 6 arguments"):
-        CALLS.splash(x, a_pos, a_neg, hinges)
+    assert CALLS.splash(x, a_pos, a_neg, hinges, "0", 1.0) is None
+    assert CALLS.splash(x, a_pos, a_neg, hinges) is None
     with pytest.raises(ValueError, match="a_pos must have one row for each of the 4 hinges"):
         splash(x, a_pos[:3], a_neg[:3], hinges)
 
@@ -127,7 +143,7 @@ def test_without_pythons_headers_the_library_is_built_without_it(
 
     assert "native_python.cpp" in sources()
     monkeypatch.setattr(building, "has_python_headers", lambda: False)
-    assert sources() == ["native.cpp", "native_ops.cpp"]
+    assert sources() == ["batch_norm.cpp", "native.cpp", "native_ops.cpp"]
 
 
 def test_a_library_without_it_has_no_calls(tmp_path) -> None:

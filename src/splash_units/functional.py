@@ -105,19 +105,19 @@ def batch_norm_splash(
             training, momentum, eps, grad_scale,
         )[0]  # fmt: skip
     try:
-        y: Tensor | None = None
+        found: tuple[Tensor, ...] | None = None
         if (calls := _usual_calls()) is not None:
-            y = calls.batch_norm_splash(
+            found = calls.batch_norm_splash(
                 x, weight, bias, running_mean, running_var, a_pos, a_neg, hinges,
                 training, momentum, eps, grad_scale,
             )  # fmt: skip
-        if y is None and (operators := _operators_for(x)) is not None:
-            y = operators.batch_norm_splash(
+        if found is None and (operators := _operators_for(x)) is not None:
+            found = operators.batch_norm_splash(
                 x, weight, bias, running_mean, running_var, a_pos, a_neg, hinges,
                 training, momentum, eps, grad_scale,
-            )[0]  # fmt: skip
-        if y is not None:
-            return y
+            )  # fmt: skip
+        if found is not None:
+            return found[0]
     except (ValueError, TypeError):
         # The two functions below say what is wrong, or serve where the kernel does not. One that is
         # forced must serve: running statistics would have moved before the second says no.

@@ -41,10 +41,14 @@ class Operators:
 
 
 class Calls(Protocol):
-    """The library's two functions for ordinary calls; None is their answer to any other."""
+    """The library's functions for ordinary calls of its operators; None is their answer to others.
+
+    Those that `with_general_way` gives hand other calls on to a function instead.
+    """
 
     def splash(self, *arguments: Any) -> Tensor | None: ...
-    def batch_norm_splash(self, *arguments: Any) -> Tensor | None: ...
+    def batch_norm_splash(self, *arguments: Any) -> tuple[Tensor, Tensor] | None: ...
+    def with_general_way(self, name: str, general: Callable[..., Any]) -> Callable[..., Any]: ...
 
 
 # None before the library is loaded, and where it was built without Python's headers.
@@ -111,7 +115,19 @@ def _loaded(library: Path) -> Operators:
         )
     _registrations.append(registration)
     calls = _calls(library)
+    if calls is not None:
+        _shorten_the_way(calls)
     return Operators(library)
+
+
+def _shorten_the_way(calls: Calls) -> None:
+    """Have the operators called directly, where someone else calls them: a compiled graph.
+
+    Between two small layers torch's general way takes longer than the operator itself.
+    """
+    for name in ("splash", "splash_backward", "batch_norm_splash", "batch_norm_splash_backward"):
+        overload = getattr(getattr(torch.ops, NAMESPACE), name).default
+        overload._op = calls.with_general_way(name, overload._op)
 
 
 def _calls(library: Path) -> Calls | None:

@@ -20,23 +20,26 @@ struct Totals {
   Vec<C>* recent;
 };
 
+// Totals of all tasks and vectors: `ramps` sets of the hinges' sums, `channels` of the others. There are fewer of
+// the first where all vectors of a line have their hinges in common.
 template <class C>
 class TotalsOf {
  public:
-  TotalsOf(int hinges, int64_t count, bool by_line)
-      : hinges_(hinges), sums_((2 * hinges + 2) * count), recent_(by_line ? 2 * count : 0) {}
-  Totals<C> operator[](int64_t v) {
-    Wide<C>* first = sums_.data() + v * (2 * hinges_ + 2);
-    return {first, first + hinges_, first + 2 * hinges_, first + 2 * hinges_ + 1, recent_.data() + 2 * v};
+  TotalsOf(int hinges, int64_t ramps, int64_t channels, bool by_line)
+      : hinges_(hinges), ramps_(ramps), sums_(2 * hinges * ramps + 2 * channels), recent_(by_line ? 2 * channels : 0) {}
+  Totals<C> at(int64_t ramp, int64_t channel) {
+    Wide<C> *pos = sums_.data() + 2 * hinges_ * ramp, *dz = sums_.data() + 2 * hinges_ * ramps_ + 2 * channel;
+    return {pos, pos + hinges_, dz, dz + 1, recent_.data() + 2 * channel};
   }
-  void add_recent(int64_t v) {
-    const Totals<C> t = (*this)[v];
+  void add_recent(int64_t channel) {
+    const Totals<C> t = at(0, channel);
     *t.dz += __builtin_convertvector(t.recent[0], Wide<C>), *t.dz_x += __builtin_convertvector(t.recent[1], Wide<C>);
     t.recent[0] = t.recent[1] = Vec<C>{};
   }
 
  private:
   int hinges_;
+  int64_t ramps_;
   std::vector<Wide<C>> sums_;
   std::vector<Vec<C>> recent_;
 };

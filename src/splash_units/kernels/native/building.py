@@ -37,7 +37,7 @@ SOURCES: Final = Path(__file__).resolve().parent
 
 _TORCH = Path(torch.__file__).resolve().parent
 _LANGUAGE = ("-std=c++20", "-fPIC", "-D_GLIBCXX_USE_CXX11_ABI=1")
-_ARITHMETIC = ("-O3", "-ffp-contract=fast", "-Wno-psabi")
+_ARITHMETIC = ("-O3", "-ffp-contract=fast", "-fno-math-errno", "-Wno-psabi")
 _OPERATORS = ("-O2",)
 # Other for each Python that an object is compiled for, and so is what it is called. (The suffix of
 # its extension modules is known without reading all of sysconfig.)

@@ -97,6 +97,37 @@ Affine affine_for(const Walk<C>& walk, const Norm<C>* norm) {
   return !norm ? Affine::none : walk.way == Walk<C>::lines ? Affine::each : Affine::one;
 }
 
+// Adds lanes to sums[first], sums[first + step], ..., starting again at 0 after `count`.
+template <class C>
+void add_lanes(const Wide<C>& from, int64_t first, int64_t step, int64_t count, double* sums) {
+  constexpr int W = lanes<C>::count;
+  if (step == 1 && first + W <= count) {
+    for (int lane = 0; lane < W; ++lane) sums[first + lane] += from[lane];
+  } else {
+    for (int lane = 0; lane < W; ++lane, first = (first + step == count ? 0 : first + step)) sums[first] += from[lane];
+  }
+}
+
+// What lanes have summed up goes to their groups and channels: one after the other, whoever was done first.
+template <class C>
+void add_up(TotalsOf<C>& totals, int64_t ramps, const Walk<C>& walk, const Unit<C>& unit, bool normed, const Sums& sums) {
+  const auto first_channel = [&](int64_t i) { return i % walk.vectors * walk.stride % walk.e.channels; };
+  const bool shared = unit.groups == 1;
+  for (int64_t i = 0; i < ramps; ++i) {
+    const Totals<C> t = totals.at(i, 0);
+    const int64_t first = shared ? 0 : first_channel(i), step = shared ? 0 : walk.step;
+    for (int s = 0; s < unit.hinges; ++s) {
+      add_lanes<C>(t.pos[s], first, step, unit.groups, sums.pos + s * unit.groups);
+      add_lanes<C>(t.neg[s], first, step, unit.groups, sums.neg + s * unit.groups);
+    }
+  }
+  for (int64_t i = 0; normed && i < walk.totals(); ++i) {
+    const Totals<C> t = totals.at(0, i);
+    add_lanes<C>(*t.dz, first_channel(i), walk.step, walk.e.channels, sums.dz);
+    add_lanes<C>(*t.dz_x, first_channel(i), walk.step, walk.e.channels, sums.dz_x);
+  }
+}
+
 // Room for a ragged end: strips read and write whole vectors.
 template <class T>
 struct Ragged {
@@ -109,7 +140,7 @@ template <class T>
 void forward(const T* x, T* y, Extent e, const Unit<compute_t<T>>& unit, const Norm<compute_t<T>>* norm) {
   using C = compute_t<T>;
   if (e.size() == 0) return;
-  const Walk<C> walk(e, unit.groups == 1, norm, true, longest_strip, longest_strip * lanes<C>::count, worth_sharing);
+  const Walk<C> walk(e, unit.groups == 1, norm, true, longest_strip, longest_strip * lanes<C>::count, norm ? piece : worth_sharing);
   const int hinges = padded<T>(unit.hinges);
   const Parameters<C> parameters(unit, norm, true, hinges, e.channels, walk.vectors, walk.stride, walk.step);
   const bool own_slopes = walk.way == Walk<C>::lines && unit.groups > 1;
@@ -132,9 +163,12 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
   const int hinges = padded<T>(unit.hinges);
   const Parameters<C> parameters(unit, norm, false, hinges, e.channels, walk.vectors, walk.stride, walk.step);
   const auto strip = backward_strip_for<T>(hinges, affine_for(walk, norm), dx, parameters.finder());
-  TotalsOf<C> totals(hinges, walk.totals(), walk.way == Walk<C>::lines);
+  const bool by_line = walk.way == Walk<C>::lines;
+  const int64_t ramps = by_line ? walk.tasks : walk.totals();
+  TotalsOf<C> totals = sums ? TotalsOf<C>(hinges, ramps, walk.totals(), by_line) : TotalsOf<C>(0, 0, 0, false);
   walk.run([&](int64_t task, int64_t at, int64_t v, int64_t n, int64_t stride, int filled) {
-    const Totals<C> mine = totals[walk.totals_at(task, v)];
+    const int64_t whose = walk.totals_at(task, v);
+    const Totals<C> mine = sums ? totals.at(by_line ? task : whose, whose) : Totals<C>{};
     if (filled == lanes<C>::count) [[likely]] return strip(x + at, grad + at, dx + at, n, stride, filled, parameters[v], mine);
     Ragged<T> r;
     std::memcpy(r.in, x + at, filled * sizeof(T));
@@ -142,87 +176,10 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
     strip(r.in, r.grad, r.out, 1, stride, filled, parameters[v], mine);
     if (dx) std::memcpy(dx + at, r.out, filled * sizeof(T));
   }, [&](int64_t task) {
-    for (int64_t v = 0; v < walk.vectors; ++v) totals.add_recent(walk.totals_at(task, v));
+    if (sums)
+      for (int64_t v = 0; v < walk.vectors; ++v) totals.add_recent(walk.totals_at(task, v));
   });
-  if (!sums) return;
-  for (int64_t i = 0; i < walk.totals(); ++i) {
-    const Totals<C> t = totals[i];
-    int64_t channel = i % walk.vectors * walk.stride % e.channels;
-    for (int lane = 0; lane < lanes<C>::count; ++lane, channel = (channel + walk.step == e.channels ? 0 : channel + walk.step)) {
-      const int64_t group = unit.groups == 1 ? 0 : channel;
-      for (int s = 0; s < unit.hinges; ++s) {
-        sums->pos[s * unit.groups + group] += t.pos[s][lane];
-        sums->neg[s * unit.groups + group] += t.neg[s][lane];
-      }
-      if (norm) sums->dz[channel] += (*t.dz)[lane], sums->dz_x[channel] += (*t.dz_x)[lane];
-    }
-  }
-}
-
-// Two passes over each piece while it is in cache, joined in double (Chan et al. 1979): as exact as two
-// passes over everything, at the price of one. N is a double, or a vector of them for as many channels.
-template <class N>
-struct Moments {
-  N count{}, mean{}, deviation{};
-  void join(N n, N m, N d) {
-    const N both = count + n, share = n / (both > 0 ? both : N{} + 1), gap = m - mean;
-    deviation += d + gap * gap * count * share;
-    mean += gap * share;
-    count = both;
-  }
-};
-
-// What `filled` lanes of n vectors add to the lanes' moments.
-template <class T>
-SPLASH_INLINE void look(const T* x, int64_t n, int64_t stride, int filled, Moments<Wide<compute_t<T>>>& to) {
-  using C = compute_t<T>;
-  if (filled < lanes<C>::count) {
-    Wide<C> there{}, values{};
-    for (int lane = 0; lane < filled; ++lane) there[lane] = 1, values[lane] = as_compute(x[lane]);
-    return to.join(there, values, Wide<C>{});
-  }
-  Vec<C> sum{}, squares{}, left_over{};
-  for (int64_t k = 0; k < n; ++k) sum += stored<T>::load(x + k * stride);
-  const Vec<C> middle = sum / static_cast<C>(n);
-  for (int64_t k = 0; k < n; ++k) {
-    const Vec<C> d = stored<T>::load(x + k * stride) - middle;
-    squares += d * d;
-    left_over += d;  // what rounding the mean left behind
-  }
-  const double count = static_cast<double>(n);
-  const Wide<C> rest = __builtin_convertvector(left_over, Wide<C>) / count;
-  to.join(Wide<C>{} + count, __builtin_convertvector(middle, Wide<C>) + rest, __builtin_convertvector(squares, Wide<C>) - count * rest * rest);
-}
-
-template <class T>
-void moments(const T* x, Extent e, double* mean, double* deviation) {
-  using C = compute_t<T>;
-  constexpr int W = lanes<C>::count;
-  using InLanes = Moments<Wide<C>>;
-  std::vector<Moments<double>> whole(e.channels);
-  const auto add = [&](int64_t channel, const InLanes& m, int lane) {
-    whole[channel].join(m.count[lane], m.mean[lane], m.deviation[lane]);
-  };
-  if (e.inner > 1) {
-    parallel(e.channels, e.size() > worth_sharing, [&](int64_t c) {
-      InLanes all_lanes;
-      for (int64_t o = 0; o < e.outer; ++o) {
-        const T* row = x + (o * e.channels + c) * e.inner;
-        along_row<C>(e.inner, sum_length, [&](int64_t i, int64_t n, int filled) { look(row + i, n, W, filled, all_lanes); });
-      }
-      for (int lane = 0; lane < W; ++lane) add(c, all_lanes, lane);
-    });
-  } else {
-    const Columns<C> columns(e);
-    std::vector<InLanes> parts(columns.row_tasks * columns.vectors);
-    parallel(columns.tasks(), e.size() > worth_sharing, [&](int64_t task) {
-      InLanes* mine = parts.data() + task / columns.blocks * columns.vectors;
-      columns.task(task, [&](int64_t i, int64_t v, int64_t n, int64_t stride, int filled) { look(x + i, n, stride, filled, mine[v]); });
-    });
-    for (int64_t i = 0; i < static_cast<int64_t>(parts.size()); ++i)
-      for (int lane = 0; lane < W; ++lane) add((i % columns.vectors * W + lane) % e.channels, parts[i], lane);
-  }
-  for (int64_t c = 0; c < e.channels; ++c) mean[c] = whole[c].mean, deviation[c] = whole[c].deviation;
+  if (sums) add_up(totals, ramps, walk, unit, norm, *sums);
 }
 
 const char* instruction_set() {
@@ -238,8 +195,7 @@ const char* instruction_set() {
 #define SPLASH_FOR(T)                                                                                     \
   template void forward(const T*, T*, Extent, const Unit<compute_t<T>>&, const Norm<compute_t<T>>*);      \
   template void backward(const T*, const T*, T*, Extent, const Unit<compute_t<T>>&,                       \
-                         const Norm<compute_t<T>>*, const Sums*);                                         \
-  template void moments(const T*, Extent, double*, double*);
+                         const Norm<compute_t<T>>*, const Sums*);
 SPLASH_FOR(float)
 SPLASH_FOR(double)
 SPLASH_FOR(bfloat16)

@@ -54,9 +54,24 @@ template <class T>
 void backward(const T* x, const T* grad, T* dx, Extent, const Unit<compute_t<T>>&,
               const Norm<compute_t<T>>*, const Sums*);
 
-// Mean and sum of squared deviations of each channel.
+// Mean and (biased) variance of each channel.
 template <class T>
-void moments(const T* x, Extent, double* mean, double* deviation);
+void moments(const T* x, Extent, double* mean, double* variance);
+
+// What is kept for the backward, a row of means and one of 1/std, and a Norm's scale and shift. weight and bias may be
+// null.
+template <class C>
+void normalise(int64_t channels, const double* mean, const double* variance, double eps, const C* weight, const C* bias, C* statistics,
+               C* scale, C* shift);
+
+// Scale and shift once more, from what was kept.
+template <class C>
+void normalise_again(int64_t channels, const C* statistics, const C* weight, const C* bias, C* scale, C* shift);
+
+// A Norm's from_x and constant where the statistics were those of a batch with `count` numbers a channel.
+template <class C>
+void move_with_batch(int64_t channels, double count, const C* statistics, const C* scale, const double* dz,
+                     const double* dz_x, C* from_x, C* constant);
 
 const char* instruction_set();
 

@@ -12,12 +12,14 @@
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <tuple>
 #include <vector>
 
 #include "native.h"
+#include "operators.h"
 #include "tensors.h"
 
 namespace splash_units {
@@ -34,7 +36,7 @@ Tensor splash(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg, const T
   Tensor y = result_like(view, x);
   with_type(x, [&](auto type) {
     using T = decltype(type);
-    forward<T>(read<T>(view.x), write<T>(y), view.extent, unit.as<compute_t<T>>(), nullptr);
+    forward<T>(read<T>(*view.x), write<T>(y), view.extent, unit.as<compute_t<T>>(), nullptr);
   });
   return y;
 }
@@ -45,35 +47,22 @@ Tensor as_gradient(const std::vector<double>& sums, const Tensor& a, double scal
   auto fill = [&](auto* out) { for (size_t i = 0; i < sums.size(); ++i) out[i] = sums[i] * scale; };
   if (type == at::kDouble) fill(g.mutable_data_ptr<double>());
   else fill(g.mutable_data_ptr<float>());
-  return contiguous_as(a.scalar_type(), g);
+  return type == a.scalar_type() ? g : g.to(a.scalar_type());
 }
 
 std::tuple<Tensor, Tensor, Tensor> splash_backward(const Tensor& grad, const Tensor& x, const Tensor& a_pos, const Tensor& a_neg,
                                                    const Tensor& hinges, int64_t trailing, double grad_scale) {
   const View view = view_of(x, checked(x, a_pos, a_neg, hinges, trailing));
   const HeldUnit unit(x, a_pos, a_neg, hinges);
-  const Tensor g = like(grad, view.x);
+  const Held g = like(grad, *view.x);
   Tensor dx = result_like(view, x);
   std::vector<double> pos(a_pos.numel()), neg(a_neg.numel());
   const Sums sums{pos.data(), neg.data(), nullptr, nullptr};
   with_type(x, [&](auto type) {
     using T = decltype(type);
-    backward<T>(read<T>(view.x), read<T>(g), write<T>(dx), view.extent, unit.as<compute_t<T>>(), nullptr, &sums);
+    backward<T>(read<T>(*view.x), read<T>(*g), write<T>(dx), view.extent, unit.as<compute_t<T>>(), nullptr, &sums);
   });
   return {dx, as_gradient(pos, a_pos, grad_scale), as_gradient(neg, a_neg, grad_scale)};
-}
-
-template <class F>
-c10::TypedOperatorHandle<F> operator_named(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<F>();
-}
-
-// A second derivative was asked for: the plain equation's backward, which torch can differentiate again.
-variable_list differentiable_backward(const Tensor& grad, const Tensor& x, const Tensor& a_pos, const Tensor& a_neg,
-                                      const Tensor& hinges, int64_t trailing, double grad_scale) {
-  static const auto op = operator_named<decltype(splash_backward)>("splash_units::differentiable_backward");
-  auto [dx, d_pos, d_neg] = op.call(grad, x, a_pos, a_neg, hinges, trailing, grad_scale);
-  return {dx, d_pos, d_neg};
 }
 
 // A graph node of its own, as torch's operators have, and not torch::autograd::Function, which spends
@@ -86,9 +75,9 @@ struct SplashBackward : torch::autograd::Node {
   variable_list apply(variable_list&& grads) override {
     if (!grads[0].defined()) return variable_list(3);
     const Tensor x_ = x.unpack(), pos = a_pos.unpack(), neg = a_neg.unpack(), at = hinges.unpack();
-    if (at::GradMode::is_enabled()) return differentiable_backward(grads[0], x_, pos, neg, at, trailing, grad_scale);
-    static const auto op = operator_named<decltype(splash_backward)>("splash_units::splash_backward");
-    auto [dx, d_pos, d_neg] = op.call(grads[0], x_, pos, neg, at, trailing, grad_scale);
+    auto [dx, d_pos, d_neg] = at::GradMode::is_enabled()  // a second derivative was asked for
+                                  ? operators::call<operators::DifferentiableBackward>(grads[0], x_, pos, neg, at, trailing, grad_scale)
+                                  : operators::call<operators::SplashBackward>(grads[0], x_, pos, neg, at, trailing, grad_scale);
     return {dx, d_pos, d_neg};
   }
   std::string name() const override { return "SplashBackward"; }
@@ -99,8 +88,7 @@ struct SplashBackward : torch::autograd::Node {
 
 Tensor below_autograd(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges, int64_t trailing, double grad_scale) {
   at::AutoDispatchBelowADInplaceOrView guard;
-  static const auto op = operator_named<decltype(splash)>("splash_units::splash");
-  return op.call(x, a_pos, a_neg, hinges, trailing, grad_scale);
+  return operators::call<operators::Splash>(x, a_pos, a_neg, hinges, trailing, grad_scale);
 }
 
 Tensor splash_autograd(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges, int64_t trailing, double grad_scale) {
@@ -134,41 +122,25 @@ std::tuple<Tensor, Tensor, Tensor> splash_backward_meta(const Tensor&, const Ten
 
 // --- batch norm and the unit in one ------------------------------------------------------------------------
 
-// One value a channel in the type of the computation.
-template <class C, class F>
-std::vector<C> per_channel(int64_t channels, const F& f) {
-  std::vector<C> values(channels);
-  for (int64_t c = 0; c < channels; ++c) values[c] = static_cast<C>(f(c));
-  return values;
+// An optional parameter of each channel in the type of the computation.
+Held held(const optional<Tensor>& t, at::ScalarType type) {
+  return t.has_value() && t->defined() ? contiguous_as(type, *t) : Held::owned(Tensor());
 }
+template <class C>
+const C* read_if_defined(const Held& t) { return t->defined() ? t->const_data_ptr<C>() : nullptr; }
 
-// An optional per-channel parameter as doubles, or its default. Read in place where possible: a handful
-// of tensor operations on 256 numbers takes longer than normalising an MLP's layer.
-std::vector<double> doubles(const optional<Tensor>& t, int64_t channels, double otherwise) {
-  std::vector<double> values(channels, otherwise);
-  if (!t.has_value() || !t->defined()) return values;
-  if (t->scalar_type() == at::kFloat && t->is_contiguous()) {
-    std::copy_n(t->const_data_ptr<float>(), channels, values.begin());
+// running <- (1 - momentum) running + momentum factor now, in running's own precision as nn.BatchNorm2d does it.
+void follow(const Tensor& running, const double* now, int64_t channels, double factor, double momentum) {
+  if (running.scalar_type() == at::kFloat && running.is_contiguous()) {
+    float* r = running.mutable_data_ptr<float>();
+    for (int64_t c = 0; c < channels; ++c)
+      r[c] = static_cast<float>(momentum) * static_cast<float>(now[c] * factor) + (1 - static_cast<float>(momentum)) * r[c];
   } else {
-    const Tensor wide = t->detach().to(at::kDouble).contiguous();
-    std::copy_n(wide.const_data_ptr<double>(), channels, values.begin());
+    const Tensor batch = at::empty({channels}, running.options().dtype(at::kDouble));
+    std::transform(now, now + channels, batch.mutable_data_ptr<double>(), [&](double v) { return v * factor; });
+    running.detach().mul_(1 - momentum).add_(batch.to(running.scalar_type()), momentum);
   }
-  return values;
-}
-
-// running <- (1 - momentum) running + momentum now, in running's own precision as nn.BatchNorm2d does it.
-void follow(const Tensor& running, const std::vector<double>& now, double momentum) {
-  const Tensor values = running.detach();
-  if (values.scalar_type() == at::kFloat && values.is_contiguous()) {
-    float* r = values.mutable_data_ptr<float>();
-    for (size_t c = 0; c < now.size(); ++c)
-      r[c] = static_cast<float>(momentum) * static_cast<float>(now[c]) + (1 - static_cast<float>(momentum)) * r[c];
-    values.unsafeGetTensorImpl()->bump_version();
-  } else {
-    const Tensor batch = at::empty({static_cast<int64_t>(now.size())}, values.options().dtype(at::kDouble));
-    std::copy(now.begin(), now.end(), batch.mutable_data_ptr<double>());
-    values.mul_(1 - momentum).add_(batch.to(values.scalar_type()), momentum);
-  }
+  running.unsafeGetTensorImpl()->bump_version();
 }
 
 // (N, C, ...) with slopes shared by the layer (1-D) or a channel (2-D).
@@ -181,81 +153,79 @@ View normalised_view(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg, 
   return view_of(x, {1, 2});
 }
 
-// y, and what the backward needs of the statistics: mean and 1/std of each channel.
-std::tuple<Tensor, Tensor, Tensor> batch_norm_splash(const Tensor& x, const optional<Tensor>& weight, const optional<Tensor>& bias,
+// y, and what the backward needs of the statistics: a row of means, a row of 1/std.
+std::tuple<Tensor, Tensor> batch_norm_splash(const Tensor& x, const optional<Tensor>& weight, const optional<Tensor>& bias,
                                                      const optional<Tensor>& running_mean, const optional<Tensor>& running_var,
                                                      const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges,
                                                      bool training, double momentum, double eps, double) {
   const View view = normalised_view(x, a_pos, a_neg, hinges);
-  const int64_t channels = view.extent.channels, count = view.extent.outer * view.extent.inner;
+  const int64_t channels = view.extent.channels;
+  const double count = static_cast<double>(view.extent.outer * view.extent.inner);
+  const auto type = compute_dtype(x);
   const HeldUnit unit(x, a_pos, a_neg, hinges);
+  const Held w = held(weight, type), b = held(bias, type);
   Tensor y = result_like(view, x);
-  Tensor mean = at::empty({channels}, x.options().dtype(compute_dtype(x))), inverse_std = at::empty_like(mean);
-  const std::vector<double> w = doubles(weight, channels, 1.0), b = doubles(bias, channels, 0.0);
-  std::vector<double> mu, variance(channels);
+  Tensor statistics = at::detail::empty_cpu({2, channels}, type);
+  std::vector<double> moments_of(2 * channels);
+  double *mean = moments_of.data(), *variance = mean + channels;
   if (training) {
-    mu.resize(channels);
-    with_type(x, [&](auto type) { moments<decltype(type)>(read<decltype(type)>(view.x), view.extent, mu.data(), variance.data()); });
+    with_type(x, [&](auto sample) { moments<decltype(sample)>(read<decltype(sample)>(*view.x), view.extent, mean, variance); });
     if (running_mean.has_value() && running_mean->defined()) {
-      std::vector<double> unbiased = variance;
-      for (double& v : unbiased) v /= static_cast<double>(count - 1);
-      follow(*running_mean, mu, momentum);
-      follow(*running_var, unbiased, momentum);
+      follow(*running_mean, mean, channels, 1.0, momentum);
+      follow(*running_var, variance, channels, count / (count - 1), momentum);
     }
-    for (double& v : variance) v /= count;
   } else {
-    mu = doubles(running_mean, channels, 0.0), variance = doubles(running_var, channels, 1.0);
+    const Held kept_mean = held(running_mean, at::kDouble), kept_var = held(running_var, at::kDouble);
+    TORCH_CHECK_VALUE(kept_mean->defined() && kept_var->defined(), "batch_norm_splash: evaluation needs running statistics");
+    std::copy_n(kept_mean->const_data_ptr<double>(), channels, mean), std::copy_n(kept_var->const_data_ptr<double>(), channels, variance);
   }
-  with_type(x, [&](auto type) {
-    using T = decltype(type);
+  with_type(x, [&](auto sample) {
+    using T = decltype(sample);
     using C = compute_t<T>;
-    C *m = mean.mutable_data_ptr<C>(), *s = inverse_std.mutable_data_ptr<C>();
-    for (int64_t c = 0; c < channels; ++c) m[c] = mu[c], s[c] = 1 / std::sqrt(variance[c] + eps);
-    const auto scale = per_channel<C>(channels, [&](int64_t c) { return w[c] / std::sqrt(variance[c] + eps); });
-    const auto shift = per_channel<C>(channels, [&](int64_t c) { return b[c] - mu[c] * w[c] / std::sqrt(variance[c] + eps); });
-    const Norm<C> norm{scale.data(), shift.data()};
-    forward<T>(read<T>(view.x), write<T>(y), view.extent, unit.as<C>(), &norm);
+    std::vector<C> coefficients(2 * channels);
+    C *scale = coefficients.data(), *shift = scale + channels;
+    normalise<C>(channels, mean, variance, eps, read_if_defined<C>(w), read_if_defined<C>(b), statistics.mutable_data_ptr<C>(), scale, shift);
+    const Norm<C> norm{scale, shift};
+    forward<T>(read<T>(*view.x), write<T>(y), view.extent, unit.as<C>(), &norm);
   });
-  return {y, mean, inverse_std};
+  return {y, statistics};
 }
 
 // Gradients of x, weight, bias and the slopes.
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> batch_norm_splash_backward(
-    const Tensor& grad, const Tensor& x, const optional<Tensor>& weight, const optional<Tensor>& bias, const Tensor& mean,
-    const Tensor& inverse_std, const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges, bool training, double grad_scale) {
+    const Tensor& grad, const Tensor& x, const optional<Tensor>& weight, const optional<Tensor>& bias, const Tensor& statistics,
+    const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges, bool training, double grad_scale) {
   const View view = normalised_view(x, a_pos, a_neg, hinges);
-  const int64_t channels = view.extent.channels, count = view.extent.outer * view.extent.inner;
+  const int64_t channels = view.extent.channels;
+  // Statistics that were not the batch's own are those of infinitely many numbers: none moves them.
+  const double count = training ? static_cast<double>(view.extent.outer * view.extent.inner) : INFINITY;
+  const auto type = compute_dtype(x);
   const HeldUnit unit(x, a_pos, a_neg, hinges);
-  const Tensor g = like(grad, view.x);
+  const Held w = held(weight, type), b = held(bias, type), kept = contiguous_as(type, statistics), g = like(grad, *view.x);
   Tensor dx = result_like(view, x);
-  const std::vector<double> w = doubles(weight, channels, 1.0), b = doubles(bias, channels, 0.0);
   std::vector<double> pos(a_pos.numel()), neg(a_neg.numel()), dz(channels), dz_x(channels);
   const Sums sums{pos.data(), neg.data(), dz.data(), dz_x.data()};
-  with_type(x, [&](auto type) {
-    using T = decltype(type);
+  with_type(x, [&](auto sample) {
+    using T = decltype(sample);
     using C = compute_t<T>;
-    const C *m = mean.const_data_ptr<C>(), *s = inverse_std.const_data_ptr<C>();
-    const auto scale = per_channel<C>(channels, [&](int64_t c) { return w[c] * s[c]; });
-    const auto shift = per_channel<C>(channels, [&](int64_t c) { return b[c] - w[c] * s[c] * static_cast<double>(m[c]); });
-    Norm<C> norm{scale.data(), shift.data(), m};
-    backward<T>(read<T>(view.x), read<T>(g), nullptr, view.extent, unit.as<C>(), &norm, &sums);
-    // In training the batch's own statistics moved with x: dx = w/std (dz - mean(dz) - x̂ mean(dz x̂)).
-    const double n = training ? static_cast<double>(count) : INFINITY;
-    const auto from_x = per_channel<C>(channels, [&](int64_t c) { return -w[c] * s[c] * s[c] * s[c] * dz_x[c] / n; });
-    const auto constant = per_channel<C>(channels, [&](int64_t c) {
-      return -w[c] * s[c] * dz[c] / n + w[c] * s[c] * s[c] * s[c] * dz_x[c] / n * m[c];
-    });
-    norm.from_grad = scale.data(), norm.from_x = from_x.data(), norm.constant = constant.data();
-    backward<T>(read<T>(view.x), read<T>(g), write<T>(dx), view.extent, unit.as<C>(), &norm, nullptr);
-    for (int64_t c = 0; c < channels; ++c) dz_x[c] *= s[c];
+    const C *mean = kept->const_data_ptr<C>(), *inverse_std = mean + channels;
+    std::vector<C> coefficients(4 * channels);
+    C *scale = coefficients.data(), *shift = scale + channels, *from_x = shift + channels, *constant = from_x + channels;
+    normalise_again<C>(channels, mean, read_if_defined<C>(w), read_if_defined<C>(b), scale, shift);
+    Norm<C> norm{scale, shift, mean};
+    backward<T>(read<T>(*view.x), read<T>(*g), nullptr, view.extent, unit.as<C>(), &norm, &sums);
+    move_with_batch<C>(channels, count, mean, scale, dz.data(), dz_x.data(), from_x, constant);
+    norm.from_grad = scale, norm.from_x = from_x, norm.constant = constant;
+    backward<T>(read<T>(*view.x), read<T>(*g), write<T>(dx), view.extent, unit.as<C>(), &norm, nullptr);
+    for (int64_t c = 0; c < channels; ++c) dz_x[c] *= inverse_std[c];
   });
-  const Tensor like_weight = weight.has_value() && weight->defined() ? *weight : mean;
-  return {dx, as_gradient(dz_x, like_weight, 1.0), as_gradient(dz, like_weight, 1.0), as_gradient(pos, a_pos, grad_scale),
+  const Held like_weight = w->defined() ? Held::borrowed(*weight) : Held::owned(statistics.select(0, 0));
+  return {dx, as_gradient(dz_x, *like_weight, 1.0), as_gradient(dz, *like_weight, 1.0), as_gradient(pos, a_pos, grad_scale),
           as_gradient(neg, a_neg, grad_scale)};
 }
 
 struct BatchNormSplashBackward : torch::autograd::Node {
-  SavedVariable x, weight, bias, mean, inverse_std, a_pos, a_neg, hinges;
+  SavedVariable x, weight, bias, statistics, a_pos, a_neg, hinges;
   bool training, affine;
   double eps, grad_scale;
 
@@ -263,32 +233,25 @@ struct BatchNormSplashBackward : torch::autograd::Node {
     if (!grads[0].defined()) return variable_list(5);
     optional<Tensor> w, b;
     if (affine) w = weight.unpack(), b = bias.unpack();
-    const Tensor x_ = x.unpack(), mean_ = mean.unpack(), std_ = inverse_std.unpack();
+    const Tensor x_ = x.unpack(), kept = statistics.unpack();
     const Tensor pos = a_pos.unpack(), neg = a_neg.unpack(), at = hinges.unpack();
-    std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> found;
-    if (at::GradMode::is_enabled()) {
-      static const auto op = operator_named<std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>(
-          const Tensor&, const Tensor&, const optional<Tensor>&, const optional<Tensor>&, const Tensor&, const Tensor&, const Tensor&,
-          const Tensor&, const Tensor&, bool, double, double)>("splash_units::differentiable_batch_norm_backward");
-      found = op.call(grads[0], x_, w, b, mean_, std_, pos, neg, at, training, eps, grad_scale);
-    } else {
-      static const auto op = operator_named<decltype(batch_norm_splash_backward)>("splash_units::batch_norm_splash_backward");
-      found = op.call(grads[0], x_, w, b, mean_, std_, pos, neg, at, training, grad_scale);
-    }
-    auto [dx, dw, db, d_pos, d_neg] = found;
+    auto [dx, dw, db, d_pos, d_neg] =
+        at::GradMode::is_enabled()
+            ? operators::call<operators::DifferentiableBatchNormBackward>(grads[0], x_, w, b, kept, pos, neg, at, training, eps, grad_scale)
+            : operators::call<operators::BatchNormSplashBackward>(grads[0], x_, w, b, kept, pos, neg, at, training, grad_scale);
     return {dx, affine ? dw : Tensor(), affine ? db : Tensor(), d_pos, d_neg};
   }
   std::string name() const override { return "BatchNormSplashBackward"; }
   void release_variables() override {
-    for (SavedVariable* saved : {&x, &weight, &bias, &mean, &inverse_std, &a_pos, &a_neg, &hinges}) saved->reset_data();
+    for (SavedVariable* saved : {&x, &weight, &bias, &statistics, &a_pos, &a_neg, &hinges}) saved->reset_data();
   }
 };
 
-std::tuple<Tensor, Tensor, Tensor> batch_norm_splash_autograd(
+std::tuple<Tensor, Tensor> batch_norm_splash_autograd(
     const Tensor& x, const optional<Tensor>& weight, const optional<Tensor>& bias, const optional<Tensor>& running_mean,
     const optional<Tensor>& running_var, const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges, bool training, double momentum,
     double eps, double grad_scale) {
-  const Tensor w = weight.value_or(Tensor()), b = bias.value_or(Tensor());
+  const Tensor none, &w = weight.has_value() ? *weight : none, &b = bias.has_value() ? *bias : none;
   c10::intrusive_ptr<BatchNormSplashBackward> node;
   if (torch::autograd::compute_requires_grad(x, w, b, a_pos, a_neg)) {
     node = c10::make_intrusive<BatchNormSplashBackward>();
@@ -299,30 +262,29 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm_splash_autograd(
     if (node->affine) node->weight = SavedVariable(w, false), node->bias = SavedVariable(b, false);
     node->training = training, node->eps = eps, node->grad_scale = grad_scale;
   }
-  auto [y, mean, inverse_std] = [&] {
+  auto [y, statistics] = [&] {
     at::AutoDispatchBelowADInplaceOrView guard;
-    static const auto op = operator_named<decltype(batch_norm_splash)>("splash_units::batch_norm_splash");
-    return op.call(x, weight, bias, running_mean, running_var, a_pos, a_neg, hinges, training, momentum, eps, grad_scale);
+    return operators::call<operators::BatchNormSplash>(x, weight, bias, running_mean, running_var, a_pos, a_neg, hinges, training, momentum, eps, grad_scale);
   }();
   if (node) {
-    node->mean = SavedVariable(mean, false), node->inverse_std = SavedVariable(inverse_std, false);
+    node->statistics = SavedVariable(statistics, false);
     torch::autograd::set_history(y, node);
   }
-  return {y, mean, inverse_std};
+  return {y, statistics};
 }
 
-std::tuple<Tensor, Tensor, Tensor> batch_norm_splash_meta(const Tensor& x, const optional<Tensor>&, const optional<Tensor>&,
+std::tuple<Tensor, Tensor> batch_norm_splash_meta(const Tensor& x, const optional<Tensor>&, const optional<Tensor>&,
                                                           const optional<Tensor>&, const optional<Tensor>&, const Tensor& a_pos,
                                                           const Tensor& a_neg, const Tensor& hinges, bool, double, double, double) {
   on_one_device(x, {&a_pos, &a_neg, &hinges});
-  const Tensor mean = at::empty_symint({x.sym_size(1)}, x.options().dtype(compute_dtype(x)));
-  return {x.is_non_overlapping_and_dense() ? at::empty_like(x) : at::empty_like(x, at::MemoryFormat::Contiguous), mean, at::empty_like(mean)};
+  return {x.is_non_overlapping_and_dense() ? at::empty_like(x) : at::empty_like(x, at::MemoryFormat::Contiguous),
+          at::empty_symint({2, x.sym_size(1)}, x.options().dtype(compute_dtype(x)))};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> batch_norm_splash_backward_meta(
-    const Tensor&, const Tensor& x, const optional<Tensor>& weight, const optional<Tensor>&, const Tensor& mean, const Tensor&,
+    const Tensor&, const Tensor& x, const optional<Tensor>& weight, const optional<Tensor>&, const Tensor& statistics,
     const Tensor& a_pos, const Tensor& a_neg, const Tensor&, bool, double) {
-  const Tensor like_weight = weight.has_value() && weight->defined() ? *weight : mean;
+  const Tensor like_weight = weight.has_value() && weight->defined() ? *weight : statistics.select(0, 0);
   return {x.is_non_overlapping_and_dense() ? at::empty_like(x) : at::empty_like(x, at::MemoryFormat::Contiguous),
           at::empty_like(like_weight), at::empty_like(like_weight), at::empty_like(a_pos, at::MemoryFormat::Contiguous),
           at::empty_like(a_neg, at::MemoryFormat::Contiguous)};
@@ -338,10 +300,10 @@ TORCH_LIBRARY(splash_units, m) {
   m.def("differentiable_backward(Tensor grad, Tensor x, Tensor a_pos, Tensor a_neg, Tensor hinges, int trailing, "
         "float grad_scale) -> (Tensor, Tensor, Tensor)", tags);
   m.def("batch_norm_splash(Tensor x, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, Tensor(b!)? running_var, Tensor a_pos, "
-        "Tensor a_neg, Tensor hinges, bool training, float momentum, float eps, float grad_scale=1.0) -> (Tensor, Tensor, Tensor)", tags);
-  m.def("batch_norm_splash_backward(Tensor grad, Tensor x, Tensor? weight, Tensor? bias, Tensor mean, Tensor inverse_std, Tensor a_pos, "
+        "Tensor a_neg, Tensor hinges, bool training, float momentum, float eps, float grad_scale=1.0) -> (Tensor, Tensor)", tags);
+  m.def("batch_norm_splash_backward(Tensor grad, Tensor x, Tensor? weight, Tensor? bias, Tensor statistics, Tensor a_pos, "
         "Tensor a_neg, Tensor hinges, bool training, float grad_scale=1.0) -> (Tensor, Tensor, Tensor, Tensor, Tensor)", tags);
-  m.def("differentiable_batch_norm_backward(Tensor grad, Tensor x, Tensor? weight, Tensor? bias, Tensor mean, Tensor inverse_std, "
+  m.def("differentiable_batch_norm_backward(Tensor grad, Tensor x, Tensor? weight, Tensor? bias, Tensor statistics, "
         "Tensor a_pos, Tensor a_neg, Tensor hinges, bool training, float eps, float grad_scale) "
         "-> (Tensor, Tensor, Tensor, Tensor, Tensor)", tags);
   m.def("instruction_set() -> str", [] { return std::string(instruction_set()); });
@@ -364,6 +326,10 @@ TORCH_LIBRARY_IMPL(splash_units, Meta, m) {
 TORCH_LIBRARY_IMPL(splash_units, Autograd, m) {
   m.impl("splash", &splash_autograd);
   m.impl("batch_norm_splash", &batch_norm_splash_autograd);
+  // Gradients that are to be differentiated come from other operators. What torch does for operators that say
+  // nothing about it boxes all arguments.
+  m.impl("splash_backward", torch::CppFunction::makeFallthrough());
+  m.impl("batch_norm_splash_backward", torch::CppFunction::makeFallthrough());
 }
 
 }  // namespace splash_units

@@ -1,22 +1,25 @@
 // The operators as plain Python functions, for the calls that most calls are.
 //
 // torch's general way to call an operator matches arguments with a schema and boxes them, which takes longer
-// than the arithmetic of a small layer. Here an ordinary call goes straight to torch's dispatcher. None says
-// that this call is not an ordinary one, and that nothing was done: the general way is for it.
+// than the arithmetic of a small layer. Here an ordinary call goes straight to torch's dispatcher. One that is
+// not ordinary is left to the general way, if the function was given one; else the answer is None, and nothing
+// was done.
 //
 // This file alone knows Python. Where Python's headers are missing, the library is built without it.
 
 #include <ATen/PythonTorchFunctionTLS.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/python_variable.h>
 
-#include <algorithm>
 #include <optional>
 #include <tuple>
+#include <utility>
+
+#include "operators.h"
 
 namespace {
 
+namespace operators = splash_units::operators;
 using at::Tensor;
 using std::optional;
 
@@ -27,74 +30,97 @@ bool somebody_watches() {
   return at::impl::torch_function_mode_enabled() || c10::impl::tls_local_dispatch_key_set().included_.has_any(watching);
 }
 
-bool is_ordinary(PyObject* argument) {  // no subclass, which may have a mind of its own
-  return THPVariable_CheckExact(argument) && THPVariable_Unpack(argument).is_cpu();
+// An argument of an ordinary call, by the type that the operator has for it.
+template <class A> struct Argument;
+template <> struct Argument<const Tensor&> {
+  static bool is_ordinary(PyObject* o) {  // no subclass, which may have a mind of its own
+    return THPVariable_CheckExact(o) && THPVariable_Unpack(o).is_cpu();
+  }
+  static const Tensor& get(PyObject* o) { return THPVariable_Unpack(o); }
+};
+template <> struct Argument<const optional<Tensor>&> {
+  static bool is_ordinary(PyObject* o) { return Py_IsNone(o) || Argument<const Tensor&>::is_ordinary(o); }
+  static optional<Tensor> get(PyObject* o) { return Py_IsNone(o) ? optional<Tensor>() : optional<Tensor>(THPVariable_Unpack(o)); }
+};
+template <> struct Argument<bool> {
+  static bool is_ordinary(PyObject* o) { return PyBool_Check(o); }
+  static bool get(PyObject* o) { return Py_IsTrue(o); }
+};
+template <> struct Argument<int64_t> {
+  static bool is_ordinary(PyObject* o) { return PyLong_CheckExact(o); }
+  static int64_t get(PyObject* o) { return PyLong_AsLongLong(o); }
+};
+template <> struct Argument<double> {
+  static bool is_ordinary(PyObject* o) { return PyFloat_CheckExact(o); }
+  static double get(PyObject* o) { return PyFloat_AS_DOUBLE(o); }
+};
+
+PyObject* wrapped(Tensor&& t) { return THPVariable_Wrap(std::move(t)); }
+template <class... T>
+PyObject* wrapped(std::tuple<T...>&& results) {
+  PyObject* tuple = PyTuple_New(sizeof...(T));
+  Py_ssize_t i = 0;
+  std::apply([&](T&... t) { (PyTuple_SET_ITEM(tuple, i++, wrapped(std::move(t))), ...); }, results);
+  return tuple;
 }
 
-optional<Tensor> tensor_or_none(PyObject* argument) {
-  return Py_IsNone(argument) ? optional<Tensor>() : optional<Tensor>(THPVariable_Unpack(argument));
-}
+template <class Operator, class Signature = typename Operator::Signature>
+struct Function;
+
+template <class Operator, class R, class... A>
+struct Function<Operator, R(A...)> {
+  static PyObject* call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+    HANDLE_TH_ERRORS
+    return call_with(self, args, count, names, std::index_sequence_for<A...>());
+    END_HANDLE_TH_ERRORS
+  }
+
+ private:
+  template <size_t... I>
+  static PyObject* call_with(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names, std::index_sequence<I...>) {
+    if (names || count != sizeof...(A) || somebody_watches() || !(Argument<A>::is_ordinary(args[I]) && ...)) {
+      if (PyModule_Check(self)) Py_RETURN_NONE;
+      return PyObject_Vectorcall(self, args, count, names);
+    }
+    const std::tuple<decltype(Argument<A>::get(args[I]))...> values{Argument<A>::get(args[I])...};
+    if (PyErr_Occurred()) return nullptr;
+    return wrapped([&] {
+      pybind11::gil_scoped_release while_it_computes;
+      return operators::call<Operator>(std::get<I>(values)...);
+    }());
+  }
+};
 
 template <class F>
-c10::TypedOperatorHandle<F> operator_named(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<F>();
+PyMethodDef method(const char* name, F* function, int flags) {
+  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function)), flags, nullptr};
+}
+template <class Operator>
+PyMethodDef method() {
+  return method(Operator::name + sizeof("splash_units::") - 1, &Function<Operator>::call, METH_FASTCALL | METH_KEYWORDS);
 }
 
-// splash(x, a_pos, a_neg, hinges, trailing, grad_scale)
-PyObject* splash(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  HANDLE_TH_ERRORS
-  TORCH_CHECK_TYPE(count == 6, "splash takes 6 arguments, got ", count);
-  if (somebody_watches() || !std::all_of(args, args + 4, is_ordinary)) Py_RETURN_NONE;
-  const int64_t trailing = PyLong_AsLongLong(args[4]);
-  const double grad_scale = PyFloat_AsDouble(args[5]);
-  if (PyErr_Occurred()) return nullptr;
-  static const auto op =
-      operator_named<Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, int64_t, double)>("splash_units::splash");
-  const auto tensor = [&](int i) -> const Tensor& { return THPVariable_Unpack(args[i]); };
-  Tensor y;
-  {
-    pybind11::gil_scoped_release while_it_computes;
-    y = op.call(tensor(0), tensor(1), tensor(2), tensor(3), trailing, grad_scale);
-  }
-  return THPVariable_Wrap(std::move(y));
-  END_HANDLE_TH_ERRORS
-}
+PyObject* with_general_way(PyObject* module, PyObject* const* args, Py_ssize_t count);
 
-// batch_norm_splash(x, weight, bias, running_mean, running_var, a_pos, a_neg, hinges, training, momentum, eps,
-// grad_scale): y alone
-PyObject* batch_norm_splash(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  HANDLE_TH_ERRORS
-  TORCH_CHECK_TYPE(count == 12, "batch_norm_splash takes 12 arguments, got ", count);
-  const auto may_be_absent = [](PyObject* argument) { return Py_IsNone(argument) || is_ordinary(argument); };
-  if (somebody_watches() || !is_ordinary(args[0]) || !std::all_of(args + 1, args + 5, may_be_absent) ||
-      !std::all_of(args + 5, args + 8, is_ordinary))
-    Py_RETURN_NONE;
-  const bool training = PyObject_IsTrue(args[8]) == 1;
-  const double momentum = PyFloat_AsDouble(args[9]), eps = PyFloat_AsDouble(args[10]), grad_scale = PyFloat_AsDouble(args[11]);
-  if (PyErr_Occurred()) return nullptr;
-  using Optional = const optional<Tensor>&;
-  static const auto op = operator_named<std::tuple<Tensor, Tensor, Tensor>(
-      const Tensor&, Optional, Optional, Optional, Optional, const Tensor&, const Tensor&, const Tensor&, bool, double, double, double)>(
-      "splash_units::batch_norm_splash");
-  const auto tensor = [&](int i) -> const Tensor& { return THPVariable_Unpack(args[i]); };
-  const optional<Tensor> weight = tensor_or_none(args[1]), bias = tensor_or_none(args[2]), mean = tensor_or_none(args[3]),
-                         var = tensor_or_none(args[4]);
-  Tensor y;
-  {
-    pybind11::gil_scoped_release while_it_computes;
-    y = std::get<0>(op.call(tensor(0), weight, bias, mean, var, tensor(5), tensor(6), tensor(7), training, momentum, eps, grad_scale));
-  }
-  return THPVariable_Wrap(std::move(y));
-  END_HANDLE_TH_ERRORS
-}
-
-template <class F>
-PyMethodDef method(const char* name, F function) {
-  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function)), METH_FASTCALL, nullptr};
-}
-
-PyMethodDef functions[] = {method("splash", splash), method("batch_norm_splash", batch_norm_splash), {nullptr, nullptr, 0, nullptr}};
+PyMethodDef functions[] = {
+    method<operators::Splash>(),
+    method<operators::SplashBackward>(),
+    method<operators::BatchNormSplash>(),
+    method<operators::BatchNormSplashBackward>(),
+    method("with_general_way", &with_general_way, METH_FASTCALL),
+    {nullptr, nullptr, 0, nullptr},
+};
 PyModuleDef definition{PyModuleDef_HEAD_INIT, "splash_units_calls", nullptr, -1, functions};
+
+// with_general_way(name, general): the function of that name, which leaves to `general` what is not ordinary
+PyObject* with_general_way(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(count == 2 && PyUnicode_Check(args[0]), "with_general_way takes a name and a function");
+  for (PyMethodDef* function = functions; function->ml_name; ++function)
+    if (PyUnicode_CompareWithASCIIString(args[0], function->ml_name) == 0) return PyCFunction_NewEx(function, args[1], nullptr);
+  TORCH_CHECK_VALUE(false, "there is no such operator");
+  END_HANDLE_TH_ERRORS
+}
 
 }  // namespace
 

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <vector>
 
 #include "native.h"
+#include "room.h"
 #include "simd.h"
 
 namespace splash_units {
@@ -170,8 +170,7 @@ void tabulate(Table&, const Unit<double>&, int64_t, Finder) {}
 // values[first], values[first + step], ..., starting again at 0 after `count`.
 template <class C>
 SPLASH_INLINE Vec<C> spread(const C* values, int64_t first, int64_t step, int64_t count) {
-  first %= count;
-  if (step == 0 || count == 1) return all<C>(values[first]);
+  if (step == 0) return all<C>(values[first]);
   if (first + lanes<C>::count <= count) return stored<C>::load(values + first);
   Vec<C> v;
   for (int lane = 0; lane < lanes<C>::count; ++lane, first = first + 1 == count ? 0 : first + 1) v[lane] = values[first];
@@ -185,38 +184,42 @@ class Parameters {
  public:
   // `padded` is the number of hinges strips were compiled for; the surplus never bends anything.
   Parameters(const Unit<C>& unit, const Norm<C>* norm, bool forward, int padded, int64_t channels, int64_t count, int64_t stride, int64_t step)
-      : at_(padded, std::numeric_limits<C>::infinity()), slopes_(2 * padded * count), lanes_(count) {
-    std::copy(unit.at, unit.at + unit.hinges, at_.begin());
-    finder_ = step && unit.groups > 1 ? Finder::compare : finder_for(unit, forward);
+      : finder_(step && unit.groups > 1 ? Finder::compare : finder_for(unit, forward)),
+        at_(padded),
+        slopes_(2 * padded * (unit.groups == 1 ? 1 : count)),
+        tables_(finder_ == Finder::compare ? 0 : unit.groups == 1 ? 1 : count),
+        lanes_(count) {
     const bool has_table = finder_ != Finder::compare;
-    if (has_table) tables_.resize(unit.groups == 1 ? 1 : count);
+    std::fill(std::copy_n(unit.at, unit.hinges, at_.data()), at_.data() + padded, std::numeric_limits<C>::infinity());
     for (int64_t v = 0; v < count; ++v) {
-      Lanes<C>& p = lanes_[v];
-      Vec<C>*pos = slopes_.data() + 2 * padded * v, *neg = pos + padded;
-      p.hinges = padded, p.at = at_.data(), p.pos = pos, p.neg = neg;
-      for (int s = 0; s < unit.hinges; ++s) {
-        pos[s] = spread(unit.pos + s * unit.groups, v * stride, step, unit.groups);
-        neg[s] = spread(unit.neg + s * unit.groups, v * stride, step, unit.groups);
-      }
+      Lanes<C>& p = lanes_[v] = Lanes<C>{};
+      const int64_t first = v * stride % channels, shape = unit.groups == 1 ? 0 : v;
+      Vec<C>*pos = slopes_.data() + 2 * padded * shape, *neg = pos + padded;
+      p.hinges = padded, p.at = at_.data(), p.pos = pos, p.neg = neg, p.table = has_table ? &tables_[shape] : nullptr;
       if (norm) {
-        const auto of = [&](const C* values) { return values ? spread(values, v * stride, step, channels) : Vec<C>{}; };
+        const auto of = [&](const C* values) { return values ? spread(values, first, step, channels) : Vec<C>{}; };
         p.scale = of(norm->scale), p.shift = of(norm->shift), p.mean = of(norm->mean);
         p.from_grad = of(norm->from_grad), p.from_x = of(norm->from_x), p.constant = of(norm->constant);
       }
-      const int64_t t = unit.groups == 1 ? 0 : v;
-      if (has_table && t == v) tabulate(tables_[t], unit, t, finder_);
-      p.table = has_table ? &tables_[t] : nullptr;
+      if (shape < v) continue;  // one for all
+      const bool own = unit.groups > 1;
+      for (int s = 0; s < unit.hinges; ++s) {
+        pos[s] = spread(unit.pos + s * unit.groups, own ? first : 0, own ? step : 0, unit.groups);
+        neg[s] = spread(unit.neg + s * unit.groups, own ? first : 0, own ? step : 0, unit.groups);
+      }
+      for (int s = unit.hinges; s < padded; ++s) pos[s] = neg[s] = Vec<C>{};
+      if (has_table) tabulate(tables_[shape], unit, shape, finder_);
     }
   }
   const Lanes<C>& operator[](int64_t v) const { return lanes_[v]; }
   Finder finder() const { return finder_; }
 
  private:
-  std::vector<C> at_;
-  std::vector<Vec<C>> slopes_;
-  std::vector<Table> tables_;
-  std::vector<Lanes<C>> lanes_;
   Finder finder_;
+  Room<C, 8> at_;
+  Room<Vec<C>, 16> slopes_;
+  Room<Table, 1> tables_;
+  Room<Lanes<C>, 1> lanes_;
 };
 
 }  // namespace

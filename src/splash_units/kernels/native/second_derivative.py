@@ -36,8 +36,7 @@ def batch_norm_splash(
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    mean: Tensor,
-    inverse_std: Tensor,
+    statistics: Tensor,
     a_pos: Tensor,
     a_neg: Tensor,
     hinges: Tensor,
@@ -46,6 +45,7 @@ def batch_norm_splash(
     grad_scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The same behind batch norm, whose own weight and bias get a zero gradient if it has none."""
+    mean, inverse_std = statistics
     with torch.enable_grad():
         x, w, b, a_pos, a_neg = (
             _on_its_own(t)

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
+#include <c10/util/MaybeOwned.h>
 
 #include <optional>
 
@@ -13,6 +14,10 @@ namespace {
 
 using at::Tensor;
 using std::optional;
+
+// A tensor, or one of the caller's. To count one more reference to a tensor that Python knows takes Python's lock,
+// which for a handful of them costs as much as a small layer.
+using Held = c10::MaybeOwned<Tensor>;
 
 at::ScalarType compute_dtype(const Tensor& x) {
   return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
@@ -64,50 +69,50 @@ bool channels_last(const Tensor& x) {
 
 // x in memory that the kernel can walk, and how: as it is where possible, else a contiguous copy.
 struct View {
-  Tensor x;
+  Held x;
   Extent extent;
 };
 
 View view_of(const Tensor& x, const Own& own) {
-  if (own.one_group() && x.is_non_overlapping_and_dense()) return {x, {1, 1, x.numel()}};
+  if (own.one_group() && x.is_non_overlapping_and_dense()) return {Held::borrowed(x), {1, 1, x.numel()}};
   if (!x.is_contiguous() && channels_last(x)) {
-    if (own.first == 1 && own.last == 2) return {x, {x.size(1) ? x.numel() / x.size(1) : 0, x.size(1), 1}};
+    if (own.first == 1 && own.last == 2) return {Held::borrowed(x), {x.size(1) ? x.numel() / x.size(1) : 0, x.size(1), 1}};
   }
-  const Tensor dense = x.contiguous();
-  const auto sizes = dense.sizes();
-  if (own.one_group()) return {dense, {1, 1, dense.numel()}};
-  return {dense, {product(sizes, 0, own.first), product(sizes, own.first, own.last), product(sizes, own.last, x.dim())}};
+  Held dense = x.expect_contiguous();
+  const auto sizes = x.sizes();
+  if (own.one_group()) return {std::move(dense), {1, 1, x.numel()}};
+  return {std::move(dense), {product(sizes, 0, own.first), product(sizes, own.first, own.last), product(sizes, own.last, x.dim())}};
 }
 
 // The gradient that arrives may have any strides, expanded ones too; the kernel walks it beside x.
-Tensor like(const Tensor& grad, const Tensor& x) {
-  if (grad.strides() == x.strides() && grad.scalar_type() == x.scalar_type()) return grad;
+Held like(const Tensor& grad, const Tensor& x) {
+  if (grad.strides() == x.strides() && grad.scalar_type() == x.scalar_type()) return Held::borrowed(grad);
   Tensor copy = at::empty_strided(x.sizes(), x.strides(), x.options());
-  return copy.copy_(grad);
+  copy.copy_(grad);
+  return Held::owned(std::move(copy));
 }
 
 // Without torch's dispatcher, which takes longer than the memory itself.
 Tensor result_like(const View& view, const Tensor& x) {
-  return at::detail::empty_strided_cpu(view.x.sizes(), view.x.strides(), x.scalar_type());
+  return at::detail::empty_strided_cpu(view.x->sizes(), view.x->strides(), x.scalar_type());
 }
 
 // As it is where possible: even conversions that change nothing take their time.
-Tensor contiguous_as(at::ScalarType type, const Tensor& t) {
-  return t.scalar_type() == type && t.is_contiguous() ? t : t.to(type).contiguous();
+Held contiguous_as(at::ScalarType type, const Tensor& t) {
+  return t.scalar_type() == type && t.is_contiguous() ? Held::borrowed(t) : Held::owned(t.to(type).contiguous());
 }
 
 // Slopes and hinges in the type of the computation, kept alive while the kernel reads them.
 struct HeldUnit {
-  Tensor at, pos, neg;
-  int64_t groups;
-  HeldUnit(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges) {
-    const auto type = compute_dtype(x);
-    at = contiguous_as(type, hinges), pos = contiguous_as(type, a_pos), neg = contiguous_as(type, a_neg);
-    groups = at.numel() ? pos.numel() / at.numel() : 0;
-  }
+  Held at, pos, neg;
+  HeldUnit(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges)
+      : at(contiguous_as(compute_dtype(x), hinges)),
+        pos(contiguous_as(compute_dtype(x), a_pos)),
+        neg(contiguous_as(compute_dtype(x), a_neg)) {}
   template <class C>
   Unit<C> as() const {
-    return {static_cast<int>(at.numel()), groups, at.const_data_ptr<C>(), pos.const_data_ptr<C>(), neg.const_data_ptr<C>()};
+    return {static_cast<int>(at->numel()), pos->numel() / at->numel(), at->const_data_ptr<C>(), pos->const_data_ptr<C>(),
+            neg->const_data_ptr<C>()};
   }
 };
 

@@ -12,13 +12,13 @@ namespace splash_units {
 namespace {
 
 constexpr int64_t sum_length = 64;  // float terms a lane sums up before they go to a double
-constexpr int64_t piece = 16384;    // elements a thread sums at a time
+constexpr int64_t piece = 16384;    // elements a thread sums at a time; more are worth sharing
 
 // Where nothing is summed. A strip costs a little to begin, yet threads are to end together.
 constexpr int64_t longest_strip = 256;
 
-// What takes one thread a few microseconds takes two as long, who first have to meet. torch's own operators
-// share tensors of more elements than these.
+// Where little is done with each. Two threads that are awake take a microsecond to meet, others much longer. torch's
+// own operators share tensors of more elements than these.
 constexpr int64_t worth_sharing = 32768;
 
 constexpr int64_t fewest_for_lines = 17;  // with fewer channels, columns meet memory in its order too, at less cost
@@ -68,24 +68,30 @@ struct Columns {
   }
   int64_t tasks() const { return row_tasks * blocks; }
 
-  // Calls strip(first element, vector of columns, vectors, stride, filled lanes) for all of one task.
+  // Calls tile(first element, first vector of columns, vectors, rows, filled lanes) for all of one task, with
+  // at most so many rows and vectors.
   template <class F>
-  SPLASH_INLINE void task(int64_t index, const F& strip) const {
+  SPLASH_INLINE void tiles(int64_t index, int64_t height, int64_t across, const F& tile) const {
     const int64_t first = index % blocks * block, last = std::min(first + block, vectors);
-    const int64_t begin = index / blocks * rows_a_task;
     if (rest > 0 && index / blocks == row_tasks - 1) {
       for (int64_t v = first; v < last; ++v) {
         const int64_t filled = std::min<int64_t>(W, rest - v * W);
-        if (filled > 0) strip(rows * width + v * W, v, 1, width, static_cast<int>(filled));
+        if (filled > 0) tile(rows * width + v * W, v, int64_t{1}, int64_t{1}, static_cast<int>(filled));
       }
       return;
     }
-    const int64_t end = std::min(begin + rows_a_task, rows);
+    const int64_t begin = index / blocks * rows_a_task, end = std::min(begin + rows_a_task, rows);
+    for (int64_t row = begin; row < end; row += height)
+      for (int64_t v = first; v < last; v += across)
+        tile(row * width + v * W, v, std::min(across, last - v), std::min(height, end - row), W);
+  }
+
+  // Calls strip(first element, vector of columns, vectors, stride, filled lanes) for all of one task.
+  template <class F>
+  SPLASH_INLINE void task(int64_t index, const F& strip) const {
     // Few enough rows that the neighbouring columns' strips find them in the first cache.
     const int64_t height = std::clamp<int64_t>(2048 / (block * W), 16, sum_length);
-    for (int64_t row = begin; row < end; row += height)
-      for (int64_t v = first; v < last; ++v)
-        strip(row * width + v * W, v, std::min<int64_t>(height, end - row), width, W);
+    tiles(index, height, 1, [&](int64_t at, int64_t v, int64_t, int64_t n, int filled) { strip(at, v, n, width, filled); });
   }
 };
 

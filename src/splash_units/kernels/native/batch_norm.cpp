@@ -1,0 +1,168 @@
+// Batch norm's own part, in front of the unit: each channel's statistics, and what follows from them.
+//
+// Numbers of a channel are few, yet between two small layers they are what takes the time. So they are computed
+// here, in vectors, and not beside the operators.
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "native.h"
+#include "simd.h"
+#include "walk.h"
+
+namespace splash_units {
+namespace {
+
+// Two passes over each piece while it is in cache, joined in double (Chan et al. 1979): as exact as two
+// passes over everything, at the price of one. N is a double, or a vector of them for as many channels.
+template <class N>
+struct Moments {
+  N count{}, mean{}, deviation{};
+  void join(N n, N m, N d) {
+    const N both = count + n, share = n / (both > 0 ? both : N{} + 1), gap = m - mean;
+    deviation += d + gap * gap * count * share;
+    mean += gap * share;
+    count = both;
+  }
+  void join(const Moments& other) { join(other.count, other.mean, other.deviation); }
+};
+
+template <class T>
+using MomentsInLanes = Moments<Wide<compute_t<T>>>;
+
+constexpr int columns_at_a_time = 4;  // vectors; each sum waits for its own last term, so several go side by side
+
+// What n rows of `across` vectors, neighbours in each row, add to the moments of their lanes.
+template <class T, int across>
+SPLASH_INLINE void look(const T* x, int64_t n, int64_t stride, MomentsInLanes<T>* to) {
+  using C = compute_t<T>;
+  constexpr int W = lanes<C>::count;
+  Vec<C> middle[across]{}, squares[across]{}, left_over[across]{};
+  for (int64_t k = 0; k < n; ++k) {
+    SPLASH_UNROLLED
+    for (int q = 0; q < across; ++q) middle[q] += stored<T>::load(x + k * stride + q * W);
+  }
+  SPLASH_UNROLLED
+  for (int q = 0; q < across; ++q) middle[q] /= static_cast<C>(n);
+  for (int64_t k = 0; k < n; ++k) {
+    SPLASH_UNROLLED
+    for (int q = 0; q < across; ++q) {
+      const Vec<C> d = stored<T>::load(x + k * stride + q * W) - middle[q];
+      squares[q] += d * d;
+      left_over[q] += d;  // what rounding the mean left behind
+    }
+  }
+  const double count = static_cast<double>(n);
+  for (int q = 0; q < across; ++q) {
+    const Wide<C> rest = __builtin_convertvector(left_over[q], Wide<C>) / count;
+    to[q].join(Wide<C>{} + count, __builtin_convertvector(middle[q], Wide<C>) + rest,
+               __builtin_convertvector(squares[q], Wide<C>) - count * rest * rest);
+  }
+}
+
+template <class T>
+void look_at_ragged(const T* x, int filled, MomentsInLanes<T>& to) {
+  Wide<compute_t<T>> there{}, values{};
+  for (int lane = 0; lane < filled; ++lane) there[lane] = 1, values[lane] = as_compute(x[lane]);
+  to.join(there, values, Wide<compute_t<T>>{});
+}
+
+template <class T>
+void moments_of_rows(const T* x, Extent e, Moments<double>* whole) {
+  using C = compute_t<T>;
+  constexpr int W = lanes<C>::count;
+  parallel(e.channels, e.size() > piece, [&](int64_t c) {
+    MomentsInLanes<T> in_lanes;
+    for (int64_t o = 0; o < e.outer; ++o) {
+      const T* row = x + (o * e.channels + c) * e.inner;
+      along_row<C>(e.inner, sum_length, [&](int64_t i, int64_t n, int filled) {
+        if (filled == W) look<T, 1>(row + i, n, W, &in_lanes);
+        else look_at_ragged(row + i, filled, in_lanes);
+      });
+    }
+    for (int lane = 0; lane < W; ++lane) whole[c].join(in_lanes.count[lane], in_lanes.mean[lane], in_lanes.deviation[lane]);
+  });
+}
+
+template <class T>
+void moments_of_columns(const T* x, Extent e, Moments<double>* whole) {
+  constexpr int W = lanes<compute_t<T>>::count;
+  const Columns<compute_t<T>> columns(e);
+  std::vector<MomentsInLanes<T>> parts(columns.row_tasks * columns.vectors);
+  parallel(columns.tasks(), e.size() > piece, [&](int64_t task) {
+    MomentsInLanes<T>* mine = parts.data() + task / columns.blocks * columns.vectors;
+    columns.tiles(task, sum_length, columns_at_a_time, [&](int64_t i, int64_t v, int64_t across, int64_t n, int filled) {
+      if (filled < W) return look_at_ragged(x + i, filled, mine[v]);
+      if (across == columns_at_a_time) return look<T, columns_at_a_time>(x + i, n, columns.width, mine + v);
+      for (int64_t q = 0; q < across; ++q) look<T, 1>(x + i + q * W, n, columns.width, mine + v + q);
+    });
+  });
+  for (int64_t v = 0; v < columns.vectors; ++v) {
+    for (int64_t task = 1; task < columns.row_tasks; ++task) parts[v].join(parts[task * columns.vectors + v]);
+    for (int lane = 0; lane < W; ++lane) {
+      const Moments<double> part{parts[v].count[lane], parts[v].mean[lane], parts[v].deviation[lane]};
+      Moments<double>& all = whole[(v * W + lane) % e.channels];
+      if (all.count == 0) all = part;
+      else all.join(part);
+    }
+  }
+}
+
+}  // namespace
+
+template <class T>
+void moments(const T* x, Extent e, double* mean, double* variance) {
+  std::vector<Moments<double>> whole(e.channels);
+  if (e.inner > 1) moments_of_rows(x, e, whole.data());
+  else moments_of_columns(x, e, whole.data());
+  const double count = static_cast<double>(e.outer * e.inner);
+  for (int64_t c = 0; c < e.channels; ++c) mean[c] = whole[c].mean, variance[c] = whole[c].deviation / count;
+}
+
+template <class C>
+void normalise(int64_t channels, const double* mean, const double* variance, double eps, const C* weight, const C* bias, C* statistics,
+               C* scale, C* shift) {
+  for (int64_t c = 0; c < channels; ++c) {
+    const double inverse = 1 / std::sqrt(variance[c] + eps), by = inverse * (weight ? weight[c] : 1);
+    statistics[c] = static_cast<C>(mean[c]), statistics[channels + c] = static_cast<C>(inverse);
+    scale[c] = static_cast<C>(by);
+    shift[c] = static_cast<C>((bias ? bias[c] : 0) - mean[c] * by);
+  }
+}
+
+template <class C>
+void normalise_again(int64_t channels, const C* statistics, const C* weight, const C* bias, C* scale, C* shift) {
+  const C *mean = statistics, *inverse_std = mean + channels;
+  for (int64_t c = 0; c < channels; ++c) {
+    const double by = static_cast<double>(inverse_std[c]) * (weight ? weight[c] : 1);
+    scale[c] = static_cast<C>(by);
+    shift[c] = static_cast<C>((bias ? bias[c] : 0) - mean[c] * by);
+  }
+}
+
+// The batch's own statistics moved with x: dx = w/std (dz - mean(dz) - x̂ mean(dz x̂)).
+template <class C>
+void move_with_batch(int64_t channels, double count, const C* statistics, const C* scale, const double* dz,
+                     const double* dz_x, C* from_x, C* constant) {
+  const C *mean = statistics, *inverse_std = mean + channels;
+  for (int64_t c = 0; c < channels; ++c) {
+    const double share = scale[c] / count, s = inverse_std[c], of_x = -share * s * s * dz_x[c];
+    from_x[c] = static_cast<C>(of_x);
+    constant[c] = static_cast<C>(-share * dz[c] - of_x * mean[c]);
+  }
+}
+
+#define SPLASH_FOR(T) template void moments(const T*, Extent, double*, double*);
+SPLASH_FOR(float)
+SPLASH_FOR(double)
+SPLASH_FOR(bfloat16)
+SPLASH_FOR(float16)
+#define SPLASH_IN(C)                                                                                                       \
+  template void normalise(int64_t, const double*, const double*, double, const C*, const C*, C*, C*, C*);                   \
+  template void normalise_again(int64_t, const C*, const C*, const C*, C*, C*);                                             \
+  template void move_with_batch(int64_t, double, const C*, const C*, const double*, const double*, C*, C*);
+SPLASH_IN(float)
+SPLASH_IN(double)
+
+}  // namespace splash_units
