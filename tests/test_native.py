@@ -35,6 +35,9 @@ HINGES = {
     "off any grid": [0.0, 0.3, 0.7, 1.9, 2.01],
     "six off any grid": [0.0, 0.3, 0.7, 1.9, 2.01, 3.3],
     "many": [2.5 * s / 15 for s in range(16)],
+    "tenths": [0.1 * s for s in range(12)],
+    "among fifteen steps": [0.0, 0.25, 0.5, 1.0, 1.75, 2.0, 3.0, 3.75],
+    "beyond fifteen steps": [0.0, 0.25, 0.5, 1.0, 1.75, 2.0, 3.0, 4.0],
     "many off any grid": [0.17 * s + 0.01 * s * s for s in range(13)],
     "more than registers hold": [0.07 * s for s in range(33)],
 }
@@ -136,7 +139,7 @@ def test_at_the_hinges_and_where_numbers_end(dtype: torch.dtype, where: str) -> 
     )
 
 
-@pytest.mark.parametrize("where", ["default", "six on a grid", "off any grid"])
+@pytest.mark.parametrize("where", ["default", "six on a grid", "off any grid", "many"])
 @pytest.mark.parametrize("end", [0.0, 0.5])
 def test_infinity_gives_the_limit(where: str, end: float) -> None:
     hinges = torch.tensor(HINGES[where])
@@ -169,7 +172,10 @@ def test_channels_that_are_flat_at_an_end_or_not(
     assert torch.equal(y[..., rest], expected[..., rest])
 
 
-@pytest.mark.parametrize("where", ["default", "six on a grid", "many"])
+@pytest.mark.parametrize(
+    "where",
+    ["default", "six on a grid", "many", "tenths", "among fifteen steps", "beyond fifteen steps"],
+)
 def test_the_last_number_before_a_hinge_and_the_first_behind(where: str) -> None:
     hinges = torch.tensor(HINGES[where])
     a = torch.ones(len(hinges))
@@ -182,10 +188,11 @@ def test_the_last_number_before_a_hinge_and_the_first_behind(where: str) -> None
             assert torch.equal(dx, expected.float())
 
 
+@pytest.mark.parametrize("where", ["default", "six on a grid", "many"])
 @pytest.mark.parametrize("first", [0.7, 0.0, -0.7])
-def test_every_magnitude_and_both_zeros(first: float) -> None:
-    hinges = torch.tensor(HINGES["default"])
-    a_pos, a_neg = (a.detach() for a in slopes(4))
+def test_every_magnitude_and_both_zeros(first: float, where: str) -> None:
+    hinges = torch.tensor(HINGES[where])
+    a_pos, a_neg = (a.detach() for a in slopes(len(hinges)))
     a_pos[0] = first
     powers = torch.exp2(torch.arange(-149.0, 120.0))  # partial sums stay finite
     x = torch.cat([powers, -powers, 1.5 * powers, -1.5 * powers, torch.tensor([0.0, -0.0])])
@@ -194,6 +201,15 @@ def test_every_magnitude_and_both_zeros(first: float) -> None:
     size = reference.splash(x.double(), a_pos.double().abs(), a_neg.double().abs(), hinges.double())
     assert torch.all((y - exact).abs() <= 4 * EPS[torch.float32] * size + 2.0**-148)
     assert y[-2:].signbit().tolist() == [False, True]
+
+
+def test_one_value_everywhere_is_summed_up_exactly() -> None:
+    hinges, a = torch.tensor(HINGES["many"]), torch.ones(16)
+    for value in (0.1, 1.3, -2.4, 7.7):
+        x, grad = torch.full((1_000_000,), value), torch.full((1_000_000,), 0.3)
+        sums = OPERATORS.splash_backward(grad, x, a, a, hinges, 0, 1.0)[1 if value > 0 else 2]
+        exact = 1e6 * grad[0].double() * (abs(x[0].double()) - hinges.double()).clamp(min=0)
+        torch.testing.assert_close(sums.double(), exact, rtol=2e-6, atol=0)
 
 
 def test_relu_to_the_last_bit_with_its_gradient() -> None:
@@ -342,14 +358,16 @@ def test_nothing_is_saved_beside_x_and_the_unit() -> None:
     assert len(extra) == 1, "mean and 1/std of each channel, as batch norm itself saves"
 
 
-def test_slope_gradients_of_ten_million_elements() -> None:
+@pytest.mark.parametrize("where", ["default", "many"])
+def test_slope_gradients_of_ten_million_elements(where: str) -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(10_000_000, generator=generator)
     grad = torch.randn(10_000_000, generator=generator)
-    hinges, (a_pos, a_neg) = torch.tensor(HINGES["default"]), slopes(4)
+    hinges = torch.tensor(HINGES[where])
+    a_pos, a_neg = slopes(len(hinges))
     first = OPERATORS.splash_backward(grad, x, a_pos.detach(), a_neg.detach(), hinges, 0, 1.0)
     wide, g = x.double(), grad.double()
-    for s, b in enumerate(HINGES["default"]):
+    for s, b in enumerate(hinges.tolist()):
         for ours, z in ((first[1][s], wide), (first[2][s], -wide)):
             exact = float((g * (z - b).clamp(min=0)).sum())
             assert float(ours) == pytest.approx(exact, rel=1e-6)
@@ -357,11 +375,12 @@ def test_slope_gradients_of_ten_million_elements() -> None:
     assert all(torch.equal(p, q) for p, q in zip(first, again, strict=True))
 
 
+@pytest.mark.parametrize("where", ["default", "many"])
 @pytest.mark.parametrize("own", [(), (8,)])
-def test_the_same_bits_for_any_number_of_threads(own: tuple[int, ...]) -> None:
+def test_the_same_bits_for_any_number_of_threads(own: tuple[int, ...], where: str) -> None:
     x, grad = torch.randn(64, 8, 31, 31), torch.randn(64, 8, 31, 31)
-    a_pos, a_neg = (a.detach() for a in slopes(4, *own))
-    hinges, threads = torch.tensor(HINGES["default"]), torch.get_num_threads()
+    hinges, threads = torch.tensor(HINGES[where]), torch.get_num_threads()
+    a_pos, a_neg = (a.detach() for a in slopes(len(hinges), *own))
     results = []
     try:
         for count in (1, 2, 3):

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "bytes.h"
 #include "native.h"
 #include "parameters.h"
 #include "simd.h"
@@ -18,6 +19,7 @@ template <class C>
 struct Totals {
   Wide<C>*pos, *neg, *dz, *dz_x;
   Vec<C>* recent;
+  double* cells;  // of all lanes together: see cells.h
 };
 
 // Totals of all tasks and vectors: `ramps` sets of the hinges' sums, `channels` of the others. There are fewer of
@@ -25,11 +27,12 @@ struct Totals {
 template <class C>
 class TotalsOf {
  public:
-  TotalsOf(int hinges, int64_t ramps, int64_t channels, bool by_line)
-      : hinges_(hinges), ramps_(ramps), sums_(2 * hinges * ramps + 2 * channels), recent_(by_line ? 2 * channels : 0) {}
+  TotalsOf(int hinges, int64_t ramps, int64_t channels, bool by_line, bool by_cell)
+      : hinges_(hinges), ramps_(ramps), sums_(2 * hinges * ramps + 2 * channels), recent_(by_line ? 2 * channels : 0),
+        cells_(by_cell ? 4 * cells_a_side * ramps : 0) {}
   Totals<C> at(int64_t ramp, int64_t channel) {
     Wide<C> *pos = sums_.data() + 2 * hinges_ * ramp, *dz = sums_.data() + 2 * hinges_ * ramps_ + 2 * channel;
-    return {pos, pos + hinges_, dz, dz + 1, recent_.data() + 2 * channel};
+    return {pos, pos + hinges_, dz, dz + 1, recent_.data() + 2 * channel, cells_.data() + 4 * cells_a_side * ramp};
   }
   void add_recent(int64_t channel) {
     const Totals<C> t = at(0, channel);
@@ -42,11 +45,12 @@ class TotalsOf {
   int64_t ramps_;
   std::vector<Wide<C>> sums_;
   std::vector<Vec<C>> recent_;
+  std::vector<double> cells_;
 };
 
 // At x = 0 no slope counts, which comparing knows and a grid has a cell for; the others must be told.
 template <Finder finder>
-constexpr bool misses_zero = finder == Finder::segments || finder == Finder::even;
+constexpr bool misses_zero = finder == Finder::segments;
 
 // pos[s], neg[s] = the sums of g max(0, u - b_s) on either side, for K hinges from `at` on. The first of
 // all hinges is at zero.
@@ -148,7 +152,7 @@ SPLASH_ONE_COPY void backward_strip(const T* x, const T* grad, T* dx, int64_t n,
       }
       return by_sign<C>(z, left, right);
     } else {
-      const Vec<C> slope = found.slope(z, found.exact_index(u, hinges));
+      const Vec<C> slope = found.slope(z, found.index(u, hinges));
       return misses_zero<finder> ? (Vec<C>)(bits<C>(slope) & exceeds<C>(u, Vec<C>{})) : slope;
     }
   };

@@ -8,7 +8,8 @@
 // gives slope and intercept of the segment instead, and h = slope * x + intercept.
 //
 // From here to the arithmetic: walk.h takes a tensor apart into strips, parameters.h holds what a strip
-// needs to know, strips.h, wholes.h (the forward of default hinges) and backward.h compute, simd.h is the vectors.
+// needs to know, strips.h, wholes.h (the forward of default hinges), cells.h (many hinges) and
+// backward.h compute, simd.h is the vectors and bytes.h their larger tables.
 //
 // Slope gradients are summed in float over at most `sum_length` terms a lane, then in double, over
 // pieces whose bounds depend on the tensor's shape only: the same bits for any number of threads.
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "backward.h"
+#include "cells.h"
 #include "parameters.h"
 #include "simd.h"
 #include "strips.h"
@@ -50,7 +52,6 @@ auto with_finder(Finder finder, const F& f) {
   if constexpr (has_lookup && !std::is_same_v<T, double>) {
     if (finder == Finder::segments) return f(std::integral_constant<Finder, Finder::segments>{});
     if (finder == Finder::grid) return f(std::integral_constant<Finder, Finder::grid>{});
-    if (finder == Finder::even) return f(std::integral_constant<Finder, Finder::even>{});
   }
   return f(std::integral_constant<Finder, Finder::compare>{});
 }
@@ -70,12 +71,16 @@ auto forward_strip_for(int hinges, Affine affine, Finder finder, bool own_slopes
                                     : &forward_strip<T, k, Affine::each, Finder::compare, true>;
     });
   return with_affine(affine, [&](auto norm) {
-    if constexpr (has_lookup && !std::is_same_v<T, double>)
+    if constexpr (has_lookup && !std::is_same_v<T, double>) {
       if (finder == Finder::wholes || finder == Finder::wholes_flat_left)
         return finder == Finder::wholes ? &forward_wholes_strip<T, norm, false> : &forward_wholes_strip<T, norm, true>;
-    return with_finder<T>(finder, [&](auto by) {
-      // Where a cell's number is looked up, the number of hinges does not matter.
-      return with_count<T>(by == Finder::grid || by == Finder::even ? 0 : hinges, [&](auto k) { return &forward_strip<T, k, norm, by, false>; });
+      if (finder == Finder::cells || finder == Finder::few_cells)
+        return finder == Finder::cells ? &forward_cells_strip<T, norm, false> : &forward_cells_strip<T, norm, true>;
+    }
+    return with_count<T>(hinges, [&](auto k) {
+      if constexpr (has_lookup && !std::is_same_v<T, double>)
+        if (finder == Finder::segments) return &forward_strip<T, k, norm, Finder::segments, false>;
+      return &forward_strip<T, k, norm, Finder::compare, false>;
     });
   });
 }
@@ -83,6 +88,11 @@ auto forward_strip_for(int hinges, Affine affine, Finder finder, bool own_slopes
 template <class T>
 auto backward_strip_for(int hinges, Affine affine, bool writes, Finder finder) {
   return with_affine(affine, [&](auto norm) {
+    if constexpr (has_lookup && !std::is_same_v<T, double>)
+      if (finder == Finder::cells) {
+        if constexpr (norm == Affine::none) return &backward_cells_strip<T, norm, true, true>;
+        else return writes ? &backward_cells_strip<T, norm, true, false> : &backward_cells_strip<T, norm, false, true>;
+      }
     return with_finder<T>(finder, [&](auto by) {
       return with_count<T>(hinges, [&](auto k) {
         if constexpr (norm == Affine::none) return &backward_strip<T, k, norm, true, true, by>;
@@ -165,7 +175,8 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
   const auto strip = backward_strip_for<T>(hinges, affine_for(walk, norm), dx, parameters.finder());
   const bool by_line = walk.way == Walk<C>::lines;
   const int64_t ramps = by_line ? walk.tasks : walk.totals();
-  TotalsOf<C> totals = sums ? TotalsOf<C>(hinges, ramps, walk.totals(), by_line) : TotalsOf<C>(0, 0, 0, false);
+  const bool by_cell = parameters.finder() == Finder::cells;
+  TotalsOf<C> totals = sums ? TotalsOf<C>(hinges, ramps, walk.totals(), by_line, by_cell) : TotalsOf<C>(0, 0, 0, false, false);
   walk.run([&](int64_t task, int64_t at, int64_t v, int64_t n, int64_t stride, int filled) {
     const int64_t whose = walk.totals_at(task, v);
     const Totals<C> mine = sums ? totals.at(by_line ? task : whose, whose) : Totals<C>{};
@@ -179,7 +190,13 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
     if (sums)
       for (int64_t v = 0; v < walk.vectors; ++v) totals.add_recent(walk.totals_at(task, v));
   });
-  if (sums) add_up(totals, ramps, walk, unit, norm, *sums);
+  if (!sums) return;
+  if constexpr (std::is_same_v<C, float>)
+    if (by_cell) {
+      const Steps steps(unit);
+      for (int64_t i = 0; i < ramps; ++i) add_ramps(unit, steps, totals.at(i, 0));
+    }
+  add_up(totals, ramps, walk, unit, norm, *sums);
 }
 
 const char* instruction_set() {

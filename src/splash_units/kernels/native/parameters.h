@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "bytes.h"
 #include "native.h"
 #include "room.h"
 #include "simd.h"
@@ -19,18 +20,20 @@ enum class Finder {
   grid,      // hinges are multiples of a step; the cell number looks up a register for each side
   wholes,    // forward only, hinges are whole numbers but for one: see wholes.h
   wholes_flat_left,  // the same where the leftmost slope is zero
-  even,      // at most sixteen hinges, evenly spaced: the cell number, as for a grid but inexact, looks up sixteen
+  cells,     // hinges are multiples of a step, up to fifteen: see cells.h
+  few_cells,  // forward only, multiples up to seven
 };
 
 // The shape of one group as registers to look up, one for each side. segments: entry -k modulo 4 is the
-// segment beyond k hinges. grid: entry 0 is x = 0, entry j is ((j-1) step, j step]. even: entry s of a
-// table of sixteen is the segment beyond hinge s, and the hinge itself.
+// segment beyond k hinges. grid: entry 0 is x = 0, entry j is ((j-1) step, j step]. cells: see
+// tabulate_cells.
 struct Table {
   Vec<float> slope, intercept, slope_neg, intercept_neg;
   float cells_per_unit, last;
-  float sixteen[5][16];
+  float step_high, step_low;
+  float too_large;  // the least input that has no cell
+  ByteTable slopes, intercepts;
 };
-enum { slope_row, intercept_row, slope_neg_row, intercept_neg_row, hinge_row };
 
 template <class C>
 struct NormLanes {  // the batch norm in front, if any
@@ -54,14 +57,45 @@ float cells_per_unit(const Unit<float>& unit) {  // 0 where the hinges lie on no
   return 0;
 }
 
-// Cells of the hinges' distance where that is the same but for rounding, else 0.
-float even_cells_per_unit(const Unit<float>& unit) {
-  if (unit.hinges < 2 || unit.hinges > 16) return 0;
-  const float cells = (unit.hinges - 1) / unit.at[unit.hinges - 1];
-  for (int s = 0; s < unit.hinges; ++s)
-    if (!(std::fabs(unit.at[s] * cells - s) <= 4 * std::numeric_limits<float>::epsilon() * s)) return 0;
-  return cells;
-}
+// Hinges as multiples of a step, but for rounding.
+struct Steps {
+  bool fit = false;
+  double step;
+  float high, low;  // the step, in two parts
+  int last;         // the last hinge, in steps
+  int number[cells_a_side];
+
+  explicit Steps(const Unit<float>& unit) {
+    for (last = unit.hinges - 1; last < cells_a_side; ++last)
+      if ((fit = divide(unit))) return;
+  }
+  static constexpr float nothing = 1e-30f;  // compared with this much less, zero lies beyond the hinge at zero
+
+ private:
+  bool divide(const Unit<float>& unit) {
+    const double steps_per_unit = last / double(unit.at[unit.hinges - 1]);
+    double least = 0, most = std::numeric_limits<double>::infinity();  // steps whose multiples reach hinges, and no number behind
+    number[0] = 0;
+    for (int s = 1; s < unit.hinges; ++s) {
+      number[s] = static_cast<int>(unit.at[s] * steps_per_unit + 0.5);
+      least = std::max(least, double(unit.at[s]) / number[s]), most = std::min(most, double(behind(unit.at[s])) / number[s]);
+    }
+    if (!(least < most)) return false;
+    step = (least + most) / 2;
+    high = static_cast<float>(step), low = static_cast<float>(step - high);
+    for (int s = 1; s < unit.hinges; ++s)
+      if (!reaches(number[s], unit.at[s]) || reaches(number[s], behind(unit.at[s]))) return false;
+    return true;
+  }
+  bool reaches(float steps, float u) const { return std::fma(-steps, high, u) <= std::fma(steps, low, -nothing); }  // as strips compare
+  static float behind(float v) {  // the next number
+    uint32_t b;
+    std::memcpy(&b, &v, 4);
+    ++b;
+    std::memcpy(&v, &b, 4);
+    return v;
+  }
+};
 
 // Cells of one side where hinges are whole numbers but for one at most: each whole number begins one, and so does
 // the hinge that is none.
@@ -106,26 +140,33 @@ Finder wholes_or(Finder otherwise, const Unit<float>& unit) {
 Finder finder_for(const Unit<float>& unit, bool forward) {
   if (!has_lookup) return Finder::compare;
   if (unit.hinges <= 4) return forward ? wholes_or(Finder::segments, unit) : Finder::segments;
-  if (cells_per_unit(unit) > 0) return Finder::grid;
-  return even_cells_per_unit(unit) > 0 ? Finder::even : Finder::compare;
+  if (!forward && cells_per_unit(unit) > 0) return Finder::grid;
+  const Steps steps(unit);
+  if (!steps.fit) return Finder::compare;
+  return forward && steps.last < few_cells_a_side ? Finder::few_cells : Finder::cells;
 }
 Finder finder_for(const Unit<double>&, bool) { return Finder::compare; }
 
 // + 0.0 turns a negative zero into a positive one, which torch.relu gives left of zero.
 float entry(double value) { return std::isnan(value) ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>(value) + 0.0f; }
 
-void tabulate_even(Table& t, const Unit<float>& unit, int64_t group) {
-  t.cells_per_unit = even_cells_per_unit(unit), t.last = unit.hinges - 1;
+// Entry c is the cell from c steps on, for negative ones as well.
+void tabulate_cells(Table& t, const Unit<float>& unit, int64_t group, bool few) {
+  const Steps steps(unit);
+  t.cells_per_unit = static_cast<float>(1 / steps.step), t.step_high = steps.high, t.step_low = steps.low;
   double right = 0, left = 0, right_at = 0, left_at = 0;
-  for (int s = 0; s < 16; ++s) {
-    if (s < unit.hinges) {
+  float sum = 0;
+  for (int cell = 0, s = 0; cell < (few ? few_cells_a_side : cells_a_side); ++cell) {
+    for (; s < unit.hinges && steps.number[s] <= cell; ++s) {
       const double p = unit.pos[s * unit.groups + group], n = unit.neg[s * unit.groups + group];
       right += p, right_at -= p * unit.at[s], left -= n, left_at -= n * unit.at[s];
     }
-    t.sixteen[slope_row][s] = entry(right), t.sixteen[intercept_row][s] = entry(right_at);
-    t.sixteen[slope_neg_row][s] = entry(left), t.sixteen[intercept_neg_row][s] = entry(left_at);
-    t.sixteen[hinge_row][s] = s < unit.hinges ? unit.at[s] : std::numeric_limits<float>::infinity();
+    t.slopes.set(cell, entry(right), few), t.intercepts.set(cell, cell == 0 ? -0.0f : entry(right_at), few);
+    t.slopes.set(-1 - cell, entry(left), few), t.intercepts.set(-1 - cell, entry(left_at), few);
+    for (double value : {right, right_at, left, left_at}) sum += static_cast<float>(value) * 0;
   }
+  // Numbers of cells are found as whole numbers of 31 bits. Where a slope is not finite, nothing has a cell.
+  t.too_large = sum == 0 ? std::ldexp(1 / t.cells_per_unit, 30) : 0;
 }
 
 // Entry j is the cell that begins at the j-th place on the right, and counted from the end, on the left.
@@ -148,7 +189,7 @@ void tabulate(Table& t, const Unit<float>& unit, int64_t group, Finder finder) {
   constexpr int W = lanes<float>::count;
   t = Table{};
   if (finder == Finder::wholes || finder == Finder::wholes_flat_left) return tabulate_wholes(t, unit, group);
-  if (finder == Finder::even) return tabulate_even(t, unit, group);
+  if (finder == Finder::cells || finder == Finder::few_cells) return tabulate_cells(t, unit, group, finder == Finder::few_cells);
   const float cells = finder == Finder::grid ? cells_per_unit(unit) : 0;
   t.cells_per_unit = cells, t.last = unit.at[unit.hinges - 1] * cells + 1;
   const int entries = finder == Finder::grid ? static_cast<int>(t.last) : 4;

@@ -258,46 +258,35 @@ SPLASH_INLINE Ints<float> ceiling(Vec<float> v) {
 #endif
 }
 
-// Nearest whole number to a small v >= 0.
-SPLASH_INLINE Ints<float> nearest(Vec<float> v) { return __builtin_convertvector(v + 0.5f, Ints<float>); }
-
 // A register can be indexed by another from AVX2 on; elsewhere hinges are compared one by one.
 // lookup: any of its floats. lookup4: one of four, which stand in every 128-bit piece; that is cheaper.
-// Sixteen: a table of sixteen floats, in as many registers as it takes.
 #if defined(__AVX512F__)
 constexpr bool has_lookup = true;
 SPLASH_INLINE Vec<float> floor_of(Vec<float> v) { return (Vec<float>)_mm512_roundscale_ps((__m512)v, _MM_FROUND_TO_NEG_INF); }
+SPLASH_INLINE Vec<float> nearest(Vec<float> v) { return (Vec<float>)_mm512_roundscale_ps((__m512)v, _MM_FROUND_TO_NEAREST_INT); }
+SPLASH_INLINE Ints<float> to_whole(Vec<float> v) { return (Ints<float>)_mm512_cvtps_epi32((__m512)v); }
 SPLASH_INLINE Vec<float> lookup(Vec<float> table, Ints<float> index) {
   return (Vec<float>)_mm512_permutexvar_ps((__m512i)index, (__m512)table);
 }
 SPLASH_INLINE Vec<float> lookup4(Vec<float> table, Ints<float> index) {
   return (Vec<float>)_mm512_permutevar_ps((__m512)table, (__m512i)index);
 }
-struct Sixteen {
-  Vec<float> all;
-  explicit SPLASH_INLINE Sixteen(const float* table) : all(stored<float>::load(table)) {}
-  SPLASH_INLINE Vec<float> operator[](Ints<float> index) const { return lookup(all, index); }
-};
 #elif defined(__AVX2__)
 constexpr bool has_lookup = true;
 SPLASH_INLINE Vec<float> floor_of(Vec<float> v) { return (Vec<float>)_mm256_floor_ps((__m256)v); }
+SPLASH_INLINE Vec<float> nearest(Vec<float> v) { return (Vec<float>)_mm256_round_ps((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+SPLASH_INLINE Ints<float> to_whole(Vec<float> v) { return (Ints<float>)_mm256_cvtps_epi32((__m256)v); }
 SPLASH_INLINE Vec<float> lookup(Vec<float> table, Ints<float> index) {
   return (Vec<float>)_mm256_permutevar8x32_ps((__m256)table, (__m256i)index);
 }
 SPLASH_INLINE Vec<float> lookup4(Vec<float> table, Ints<float> index) {
   return (Vec<float>)_mm256_permutevar_ps((__m256)table, (__m256i)index);
 }
-struct Sixteen {
-  Vec<float> low, high;
-  explicit SPLASH_INLINE Sixteen(const float* table) : low(stored<float>::load(table)), high(stored<float>::load(table + 8)) {}
-  SPLASH_INLINE Vec<float> operator[](Ints<float> index) const {
-    // A lookup heeds the lowest three bits; the fourth, moved to where a sign is, chooses the register.
-    return by_sign<float>((Vec<float>)(index << 28), lookup(high, index), lookup(low, index));
-  }
-};
 #else
 constexpr bool has_lookup = false;
 SPLASH_INLINE Vec<float> floor_of(Vec<float> v) { return v; }
+SPLASH_INLINE Vec<float> nearest(Vec<float> v) { return v; }
+SPLASH_INLINE Ints<float> to_whole(Vec<float> v) { return bits<float>(v); }
 SPLASH_INLINE Vec<float> lookup(Vec<float> table, Ints<float>) { return table; }
 SPLASH_INLINE Vec<float> lookup4(Vec<float> table, Ints<float>) { return table; }
 #endif

@@ -26,9 +26,8 @@ struct Watch {
   SPLASH_INLINE void see_least(Vec<C> v) { least = lesser<C>(least, bits<C>(v)); }
   SPLASH_INLINE void see_largest(Vec<C> u) { largest = greater<C>(largest, bits<C>(u)); }
   SPLASH_INLINE bool saw_negative_zero() const { return any<C>(least == std::numeric_limits<I>::min()); }
-  SPLASH_INLINE bool saw_infinity_or_nan() const {
-    return any<C>(largest >= bits<C>(all<C>(std::numeric_limits<C>::infinity())));
-  }
+  SPLASH_INLINE bool saw(C magnitude) const { return any<C>(largest >= bits<C>(all<C>(magnitude))); }  // or more, or NaN
+  SPLASH_INLINE bool saw_infinity_or_nan() const { return saw(std::numeric_limits<C>::infinity()); }
 };
 
 // Batch norm in front: none, one for all vectors of a strip, or one for each, whose parameters follow each other.
@@ -155,7 +154,6 @@ struct Found<Finder::segments, K> {
     for (int s = 1; s < hinges.count; ++s) j += exceeds<float>(u, hinges.at[s] - Vec<float>{});  // -1 where it holds
     return j;
   }
-  SPLASH_INLINE Ints<float> exact_index(Vec<float> u, const Hinges<float, K>& hinges) const { return index(u, hinges); }
   SPLASH_INLINE Vec<float> slope(Vec<float> z, Ints<float> j) const {
     return by_sign<float>(z, lookup4(t.slope_neg, j), lookup4(t.slope, j));
   }
@@ -172,7 +170,6 @@ struct Found<Finder::grid, K> {
   SPLASH_INLINE Ints<float> index(Vec<float> u, const Hinges<float, K>&) const {
     return ceiling(smaller<float>(u * cells_per_unit, all<float>(last)));
   }
-  SPLASH_INLINE Ints<float> exact_index(Vec<float> u, const Hinges<float, K>& hinges) const { return index(u, hinges); }
   SPLASH_INLINE Vec<float> slope(Vec<float> z, Ints<float> j) const {
     return by_sign<float>(z, lookup(t.slope_neg, j), lookup(t.slope, j));
   }
@@ -180,31 +177,6 @@ struct Found<Finder::grid, K> {
     return by_sign<float>(z, lookup(t.intercept_neg, j), lookup(t.intercept, j));
   }
 };
-
-#if defined(__AVX2__)
-template <int K>
-struct Found<Finder::even, K> {
-  const Sixteen slopes, intercepts, slopes_neg, intercepts_neg, hinges_by_number;
-  const float cells_per_unit, last;
-  explicit SPLASH_INLINE Found(const Table* t)
-      : slopes(t->sixteen[slope_row]), intercepts(t->sixteen[intercept_row]), slopes_neg(t->sixteen[slope_neg_row]),
-        intercepts_neg(t->sixteen[intercept_neg_row]), hinges_by_number(t->sixteen[hinge_row]),
-        cells_per_unit(t->cells_per_unit), last(t->last) {}
-  // Close to a hinge it may be the neighbour's number, where both segments give the same value.
-  SPLASH_INLINE Ints<float> index(Vec<float> u, const Hinges<float, K>&) const {
-    return __builtin_convertvector(smaller<float>(u * cells_per_unit, all<float>(last)), Ints<float>);
-  }
-  // For slopes, which are not the same: the nearest hinge, or the one before it.
-  SPLASH_INLINE Ints<float> exact_index(Vec<float> u, const Hinges<float, K>&) const {
-    const Ints<float> near = nearest(smaller<float>(u * cells_per_unit, all<float>(last)));
-    return near - 1 - exceeds<float>(u, hinges_by_number[near]);
-  }
-  SPLASH_INLINE Vec<float> slope(Vec<float> z, Ints<float> j) const { return by_sign<float>(z, slopes_neg[j], slopes[j]); }
-  SPLASH_INLINE Vec<float> intercept(Vec<float> z, Ints<float> j) const {
-    return by_sign<float>(z, intercepts_neg[j], intercepts[j]);
-  }
-};
-#endif
 
 template <int K>
 struct Found<Finder::compare, K> {

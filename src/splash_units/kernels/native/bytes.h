@@ -1,0 +1,124 @@
+// Tables of 32 floats, looked up a byte at a time.
+//
+// One instruction looks up a whole register of bytes in a table of sixteen, as fast as any other; one that looks up
+// floats in a table of eight takes twice as long, and 32 floats would need four of them. So entry numbers of four
+// vectors stand in the bytes of one, each byte of a float has a table of its own, and what they give is put together.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "simd.h"
+
+namespace splash_units {
+namespace {
+
+constexpr int in_bytes = 4;        // vectors whose entry numbers fit into the bytes of one
+constexpr int cells_a_side = 16;   // entries -16 to 15, as many as two registers of bytes hold
+constexpr int few_cells_a_side = 8;  // entries -8 to 7: one register
+
+#if defined(__AVX512F__)
+#define SPLASH_BYTEWISE(name, operation)                                        \
+  SPLASH_INLINE Ints<float> name(Ints<float> a, Ints<float> b) {                \
+    return (Ints<float>)_mm512_##operation((__m512i)a, (__m512i)b);             \
+  }
+#elif defined(__AVX2__)
+#define SPLASH_BYTEWISE(name, operation)                                        \
+  SPLASH_INLINE Ints<float> name(Ints<float> a, Ints<float> b) {                \
+    return (Ints<float>)_mm256_##operation((__m256i)a, (__m256i)b);             \
+  }
+#else  // without lookups none is called
+#define SPLASH_BYTEWISE(name, operation) \
+  SPLASH_INLINE Ints<float> name(Ints<float> a, Ints<float>) { return a; }
+#endif
+SPLASH_BYTEWISE(lookup_bytes, shuffle_epi8)  // 0 where the place's highest bit is set
+SPLASH_BYTEWISE(to_halves, packs_epi32)      // too large numbers become the largest
+SPLASH_BYTEWISE(to_bytes, packs_epi16)
+SPLASH_BYTEWISE(larger_bytes, max_epi8)
+SPLASH_BYTEWISE(smaller_bytes, min_epi8)
+SPLASH_BYTEWISE(low_bytes, unpacklo_epi8)
+SPLASH_BYTEWISE(high_bytes, unpackhi_epi8)
+SPLASH_BYTEWISE(low_halves, unpacklo_epi16)
+SPLASH_BYTEWISE(high_halves, unpackhi_epi16)
+SPLASH_BYTEWISE(low_words, unpacklo_epi32)
+SPLASH_BYTEWISE(high_words, unpackhi_epi32)
+#undef SPLASH_BYTEWISE
+
+// v, made here and not later or earlier: the compiler's own order makes steps wait for each other.
+template <class V> SPLASH_INLINE V in_order(V v) {
+#if defined(__AVX2__)
+  __asm__ volatile("" : "+v"(v));
+#endif
+  return v;
+}
+
+SPLASH_INLINE Ints<float> every_byte(int value) { return Ints<float>{} + 0x01010101 * (value & 0xff); }
+
+// The numbers of four vectors as bytes; or of one, four times.
+template <int count>
+SPLASH_INLINE Ints<float> as_bytes(const Ints<float>* j) {
+  constexpr int last = count - 1;
+  return to_bytes(to_halves(j[0], j[last > 0]), to_halves(j[last > 1 ? 2 : 0], j[last]));
+}
+// The byte that as_bytes gives lane `lane` of vector q.
+constexpr int byte_of(int q, int lane) { return lane / 4 * 16 + 4 * q + lane % 4; }
+
+// Pairs of a and b: of lanes 0 and 1, 4 and 5, ... in the first, of lanes 2 and 3, ... in the second.
+SPLASH_INLINE void interleave(Vec<float> a, Vec<float> b, Vec<float>* pairs) {
+  pairs[0] = (Vec<float>)low_words(bits<float>(a), bits<float>(b)), pairs[1] = (Vec<float>)high_words(bits<float>(a), bits<float>(b));
+}
+
+struct ByteTable {
+  alignas(register_bytes) uint8_t right[4][register_bytes], left[4][register_bytes];
+
+  void set(int entry, float value, bool few) {
+    uint8_t parts[4];
+    std::memcpy(parts, &value, 4);
+    auto& side = entry < 0 && !few ? left : right;
+    for (int place = entry & 15; place < register_bytes; place += 16)
+      for (int k = 0; k < 4; ++k) side[k][place] = parts[k];
+  }
+};
+
+// Where entries of four vectors stand in the tables; a side they are not on gives zeros.
+template <bool few>
+struct Places {
+  const Ints<float> right, left;
+  explicit SPLASH_INLINE Places(Ints<float> entries)
+      : right(few ? entries & every_byte(15) : entries), left(entries ^ every_byte(0x80)) {}
+
+  SPLASH_INLINE Ints<float> look_up(const ByteTable& t, int k) const {
+    Ints<float> table;
+    std::memcpy(&table, t.right[k], sizeof table);
+    const Ints<float> found = in_order(lookup_bytes(table, right));
+    if constexpr (few) return found;
+    std::memcpy(&table, t.left[k], sizeof table);
+    return in_order(found | lookup_bytes(table, left));
+  }
+};
+
+// Two bytes of each float, the first two vectors' in `low`.
+struct TwoBytes {
+  Ints<float> low, high;
+  template <bool few>
+  SPLASH_INLINE TwoBytes(const ByteTable& t, const Places<few>& places, int k) {
+    const Ints<float> a = places.look_up(t, k), b = places.look_up(t, k + 1);
+    low = in_order(low_bytes(a, b)), high = in_order(high_bytes(a, b));
+  }
+};
+// Entries of `count` vectors. meanwhile: steps of something else, which units of a core do that look nothing up.
+template <int count, bool few, class F>
+SPLASH_INLINE void look_up(const ByteTable& t, const Places<few>& places, Vec<float>* v, const F& meanwhile) {
+  const TwoBytes first(t, places, 0);
+  meanwhile();
+  const TwoBytes last(t, places, 2);
+  v[0] = (Vec<float>)low_halves(first.low, last.low);
+  if constexpr (count == in_bytes) {
+    v[1] = (Vec<float>)high_halves(first.low, last.low);
+    v[2] = (Vec<float>)low_halves(first.high, last.high);
+    v[3] = (Vec<float>)high_halves(first.high, last.high);
+  }
+}
+
+}  // namespace
+}  // namespace splash_units
