@@ -53,7 +53,7 @@ def test_a_walk_that_has_converged_ends():
     assert (outcome.queries < 5000).all()
 
 
-def test_a_step_that_fails_on_the_sphere_is_not_tried_inwards():
+def queries_of_a_walk_that_never_succeeds(attack):
     calls = []
 
     def fooled_by_the_start_only(x):
@@ -62,9 +62,20 @@ def test_a_step_that_fails_on_the_sphere_is_not_tried_inwards():
         return torch.tensor([0.0, 1.0] if start_or_first_blend else [1.0, 0.0]).repeat(len(x), 1)
 
     images, labels = torch.rand(2, 1, 8, 8), torch.tensor([0, 0])
-    outcome = Boundary(steps=200)(fooled_by_the_start_only, images, labels, width=2)
+    return attack(fooled_by_the_start_only, images, labels, width=2).queries
+
+
+def test_a_step_that_fails_on_the_sphere_is_not_tried_inwards():
     clean, start, blend, steps = 1, 1, 1, 200
-    assert (outcome.queries == clean + start + blend + steps).all()
+    queries = queries_of_a_walk_that_never_succeeds(Boundary(steps=200))
+    assert (queries == clean + start + blend + steps).all()
+
+
+def test_the_answer_to_every_step_tells_how_long_steps_should_be():
+    halved_ten_times = Boundary(source_step=0.01, step_adaptation=2, converged_at=0.01 / 2**9.5)
+    clean, start, blend, answers = 1, 1, 1, 30
+    queries = queries_of_a_walk_that_never_succeeds(halved_ten_times)
+    assert (queries == clean + start + blend + 10 * answers).all()
 
 
 def test_images_do_not_share_their_noise():
