@@ -72,8 +72,9 @@ auto forward_strip_for(int hinges, Affine affine, Finder finder, bool own_slopes
     });
   return with_affine(affine, [&](auto norm) {
     if constexpr (has_lookup && !std::is_same_v<T, double>) {
-      if (finder == Finder::wholes || finder == Finder::wholes_flat_left)
-        return finder == Finder::wholes ? &forward_wholes_strip<T, norm, false> : &forward_wholes_strip<T, norm, true>;
+      if (finder == Finder::wholes) return &forward_wholes_strip<T, norm, Finder::wholes>;
+      if (finder == Finder::wholes_flat_left) return &forward_wholes_strip<T, norm, Finder::wholes_flat_left>;
+      if (finder == Finder::wholes_falling) return &forward_wholes_strip<T, norm, Finder::wholes_falling>;
       if (finder == Finder::cells || finder == Finder::few_cells)
         return finder == Finder::cells ? &forward_cells_strip<T, norm, false> : &forward_cells_strip<T, norm, true>;
     }
@@ -154,8 +155,12 @@ void forward(const T* x, T* y, Extent e, const Unit<compute_t<T>>& unit, const N
   const int hinges = padded<T>(unit.hinges);
   const Parameters<C> parameters(unit, norm, true, hinges, e.channels, walk.vectors, walk.stride, walk.step);
   const bool own_slopes = walk.way == Walk<C>::lines && unit.groups > 1;
-  const auto strip = forward_strip_for<T>(hinges, affine_for(walk, norm), parameters.finder(), own_slopes);
+  decltype(forward_strip_for<T>(hinges, {}, {}, own_slopes)) strips[finders]{};  // of those that some vector needs
+  for (int64_t v = 0; v < walk.vectors; ++v)
+    if (auto& strip = strips[static_cast<int>(parameters[v].finder)]; !strip)
+      strip = forward_strip_for<T>(hinges, affine_for(walk, norm), parameters[v].finder, own_slopes);
   walk.run([&](int64_t, int64_t at, int64_t v, int64_t n, int64_t stride, int filled) {
+    const auto strip = strips[static_cast<int>(parameters[v].finder)];
     if (filled == lanes<C>::count) [[likely]] return strip(x + at, y + at, n, stride, filled, parameters[v]);
     Ragged<T> r;
     std::memcpy(r.in, x + at, filled * sizeof(T));
@@ -172,10 +177,10 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
   const Walk<C> walk(e, unit.groups == 1, norm, false, sum_length, piece, piece);
   const int hinges = padded<T>(unit.hinges);
   const Parameters<C> parameters(unit, norm, false, hinges, e.channels, walk.vectors, walk.stride, walk.step);
-  const auto strip = backward_strip_for<T>(hinges, affine_for(walk, norm), dx, parameters.finder());
+  const auto strip = backward_strip_for<T>(hinges, affine_for(walk, norm), dx, parameters[0].finder);
   const bool by_line = walk.way == Walk<C>::lines;
   const int64_t ramps = by_line ? walk.tasks : walk.totals();
-  const bool by_cell = parameters.finder() == Finder::cells;
+  const bool by_cell = parameters[0].finder == Finder::cells;
   TotalsOf<C> totals = sums ? TotalsOf<C>(hinges, ramps, walk.totals(), by_line, by_cell) : TotalsOf<C>(0, 0, 0, false, false);
   walk.run([&](int64_t task, int64_t at, int64_t v, int64_t n, int64_t stride, int filled) {
     const int64_t whose = walk.totals_at(task, v);

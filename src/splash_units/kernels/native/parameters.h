@@ -18,11 +18,14 @@ enum class Finder {
   compare,   // with each hinge, adding up what lies below
   segments,  // count the hinges below, at most three beside zero, and look up a register of four
   grid,      // hinges are multiples of a step; the cell number looks up a register for each side
-  wholes,    // forward only, hinges are whole numbers but for one: see wholes.h
-  wholes_flat_left,  // the same where the leftmost slope is zero
   cells,     // hinges are multiples of a step, up to fifteen: see cells.h
   few_cells,  // forward only, multiples up to seven
+  wholes,    // forward only, hinges are whole numbers but for one: see wholes.h
+  wholes_flat_left,  // the same where the leftmost slope is zero,
+  wholes_falling,    // or the first slope on the right negative
 };
+constexpr int finders = 8;
+constexpr bool is_wholes(Finder finder) { return finder >= Finder::wholes; }
 
 // The shape of one group as registers to look up, one for each side. segments: entry -k modulo 4 is the
 // segment beyond k hinges. grid: entry 0 is x = 0, entry j is ((j-1) step, j step]. cells: see
@@ -45,6 +48,7 @@ struct Lanes : NormLanes<C> {
   int hinges;
   const C* at;
   const Vec<C>*pos, *neg;
+  Finder finder;
   const Table* table;
 };
 
@@ -124,28 +128,24 @@ float total(const float* slopes, const Unit<float>& unit, int64_t group) {
   return static_cast<float>(sum);
 }
 
-// A slope of zero times an infinity is NaN, so the rightmost must not be zero, and the leftmost of all groups or none.
-Finder wholes_or(Finder otherwise, const Unit<float>& unit) {
-  if (!WholeCells(unit).fit) return otherwise;
-  int64_t flat = 0;
-  for (int64_t group = 0; group < unit.groups; ++group) {
-    const float right = total(unit.pos, unit, group), left = total(unit.neg, unit, group);
-    // -0.0 counts as positive, and a falling slope would turn its sign.
-    if (!(unit.pos[group] >= 0) || right == 0 || !std::isfinite(right) || !std::isfinite(left)) return otherwise;
-    flat += left == 0;
-  }
-  return flat == 0 ? Finder::wholes : flat == unit.groups ? Finder::wholes_flat_left : otherwise;
+// A slope of zero times an infinity is NaN, which is provided for on the left only, where ReLU has one. And -0.0 counts
+// as positive, whose sign a falling slope would turn.
+Finder wholes_or(Finder otherwise, const Unit<float>& unit, int64_t group) {
+  const float right = total(unit.pos, unit, group), left = total(unit.neg, unit, group);
+  if (!WholeCells(unit).fit || right == 0 || !std::isfinite(right) || !std::isfinite(left)) return otherwise;
+  if (unit.pos[group] >= 0) return left == 0 ? Finder::wholes_flat_left : Finder::wholes;
+  return left == 0 ? otherwise : Finder::wholes_falling;
 }
 
-Finder finder_for(const Unit<float>& unit, bool forward) {
+Finder finder_for(const Unit<float>& unit, int64_t group, bool forward) {
   if (!has_lookup) return Finder::compare;
-  if (unit.hinges <= 4) return forward ? wholes_or(Finder::segments, unit) : Finder::segments;
+  if (unit.hinges <= 4) return forward ? wholes_or(Finder::segments, unit, group) : Finder::segments;
   if (!forward && cells_per_unit(unit) > 0) return Finder::grid;
   const Steps steps(unit);
   if (!steps.fit) return Finder::compare;
   return forward && steps.last < few_cells_a_side ? Finder::few_cells : Finder::cells;
 }
-Finder finder_for(const Unit<double>&, bool) { return Finder::compare; }
+Finder finder_for(const Unit<double>&, int64_t, bool) { return Finder::compare; }
 
 // + 0.0 turns a negative zero into a positive one, which torch.relu gives left of zero.
 float entry(double value) { return std::isnan(value) ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>(value) + 0.0f; }
@@ -172,6 +172,7 @@ void tabulate_cells(Table& t, const Unit<float>& unit, int64_t group, bool few) 
 // Entry j is the cell that begins at the j-th place on the right, and counted from the end, on the left.
 void tabulate_wholes(Table& t, const Unit<float>& unit, int64_t group) {
   const WholeCells cells(unit);
+  t.slope = t.intercept = Vec<float>{};  // not all of the table: it is long, and calls are short
   t.last = std::nextafter(cells.limit, 0.f), t.cells_per_unit = cells.broken > 0 ? 0.5f / cells.broken : 0;
   double right = 0, left = 0, right_at = 0, left_at = 0;
   for (int cell = 0, s = 0; cell < 4; ++cell) {
@@ -180,15 +181,15 @@ void tabulate_wholes(Table& t, const Unit<float>& unit, int64_t group) {
       right += p, right_at -= p * unit.at[s], left -= n, left_at -= n * unit.at[s];
     }
     const int mirrored = lanes<float>::count - 1 - cell;
-    t.slope[cell] = entry(right), t.intercept[cell] = cell == 0 ? -0.0f : entry(right_at);
+    t.slope[cell] = entry(right), t.intercept[cell] = cell == 0 && right >= 0 ? -0.0f : entry(right_at);
     t.slope[mirrored] = entry(left), t.intercept[mirrored] = entry(left_at);
   }
 }
 
 void tabulate(Table& t, const Unit<float>& unit, int64_t group, Finder finder) {
   constexpr int W = lanes<float>::count;
+  if (is_wholes(finder)) return tabulate_wholes(t, unit, group);
   t = Table{};
-  if (finder == Finder::wholes || finder == Finder::wholes_flat_left) return tabulate_wholes(t, unit, group);
   if (finder == Finder::cells || finder == Finder::few_cells) return tabulate_cells(t, unit, group, finder == Finder::few_cells);
   const float cells = finder == Finder::grid ? cells_per_unit(unit) : 0;
   t.cells_per_unit = cells, t.last = unit.at[unit.hinges - 1] * cells + 1;
@@ -225,38 +226,43 @@ class Parameters {
  public:
   // `padded` is the number of hinges strips were compiled for; the surplus never bends anything.
   Parameters(const Unit<C>& unit, const Norm<C>* norm, bool forward, int padded, int64_t channels, int64_t count, int64_t stride, int64_t step)
-      : finder_(step && unit.groups > 1 ? Finder::compare : finder_for(unit, forward)),
-        at_(padded),
+      : at_(padded),
         slopes_(2 * padded * (unit.groups == 1 ? 1 : count)),
-        tables_(finder_ == Finder::compare ? 0 : unit.groups == 1 ? 1 : count),
+        tables_(step && unit.groups > 1 ? 0 : unit.groups == 1 ? 1 : count),
         lanes_(count) {
-    const bool has_table = finder_ != Finder::compare;
     std::fill(std::copy_n(unit.at, unit.hinges, at_.data()), at_.data() + padded, std::numeric_limits<C>::infinity());
     for (int64_t v = 0; v < count; ++v) {
-      Lanes<C>& p = lanes_[v] = Lanes<C>{};
+      Lanes<C>& p = lanes_[v];
       const int64_t first = v * stride % channels, shape = unit.groups == 1 ? 0 : v;
       Vec<C>*pos = slopes_.data() + 2 * padded * shape, *neg = pos + padded;
-      p.hinges = padded, p.at = at_.data(), p.pos = pos, p.neg = neg, p.table = has_table ? &tables_[shape] : nullptr;
+      p.hinges = padded, p.at = at_.data(), p.pos = pos, p.neg = neg, p.table = nullptr;
       if (norm) {
         const auto of = [&](const C* values) { return values ? spread(values, first, step, channels) : Vec<C>{}; };
         p.scale = of(norm->scale), p.shift = of(norm->shift), p.mean = of(norm->mean);
         p.from_grad = of(norm->from_grad), p.from_x = of(norm->from_x), p.constant = of(norm->constant);
+      } else {
+        p.scale = p.shift = p.mean = p.from_grad = p.from_x = p.constant = Vec<C>{};
       }
-      if (shape < v) continue;  // one for all
+      if (shape < v) {  // one for all
+        p.finder = lanes_[shape].finder, p.table = lanes_[shape].table;
+        continue;
+      }
       const bool own = unit.groups > 1;
       for (int s = 0; s < unit.hinges; ++s) {
         pos[s] = spread(unit.pos + s * unit.groups, own ? first : 0, own ? step : 0, unit.groups);
         neg[s] = spread(unit.neg + s * unit.groups, own ? first : 0, own ? step : 0, unit.groups);
       }
       for (int s = unit.hinges; s < padded; ++s) pos[s] = neg[s] = Vec<C>{};
-      if (has_table) tabulate(tables_[shape], unit, shape, finder_);
+      // Lanes that differ in their slopes have no table in common.
+      p.finder = own && step ? Finder::compare : finder_for(unit, shape, forward);
+      if (p.finder == Finder::compare) continue;
+      p.table = &tables_[shape];
+      tabulate(tables_[shape], unit, shape, p.finder);
     }
   }
   const Lanes<C>& operator[](int64_t v) const { return lanes_[v]; }
-  Finder finder() const { return finder_; }
 
  private:
-  Finder finder_;
   Room<C, 8> at_;
   Room<Vec<C>, 16> slopes_;
   Room<Table, 1> tables_;
