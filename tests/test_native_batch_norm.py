@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from splash_units import BatchNormSplash
+from splash_units.functional import batch_norm_splash
 from splash_units.kernels import native, reference
 from splash_units.unit import automatic_scale
 
@@ -94,3 +95,64 @@ def test_fused_bfloat16_keeps_its_dtype() -> None:
     assert fused.running_mean.dtype == torch.float32
     exact = F.relu(F.batch_norm(x.bfloat16().float(), None, None, training=True))
     assert float((y.detach().float() - exact).abs().max()) < 2**-7 * float(exact.abs().max())
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("given", ["weight", "bias"])
+def test_a_weight_or_a_bias_alone(given: str, training: bool) -> None:
+    torch.manual_seed(0)
+    x, grad = torch.randn(6, 4, 3), torch.randn(6, 4, 3)
+    own = torch.randn(4).requires_grad_()
+    unit = BatchNormSplash(4, init="random")
+    slopes = (unit.a_pos, unit.a_neg)
+
+    def gradients(compute, dtype):
+        z, statistics = x.to(dtype).requires_grad_(), (torch.zeros(4), torch.ones(4))
+        a_pos, a_neg = (a.detach().to(dtype).requires_grad_() for a in slopes)
+        norm = {"weight": None, "bias": None, given: own.to(dtype)}
+        moved = [t.to(dtype) for t in statistics]
+        y = compute(z, *moved, norm["weight"], norm["bias"], a_pos, a_neg, unit.hinges.to(dtype))
+        return torch.autograd.grad(y, (z, own, a_pos, a_neg), grad.to(dtype))
+
+    def plain(z, mean, var, weight, bias, *shape):
+        return reference.splash(F.batch_norm(z, mean, var, weight, bias, training), *shape)
+
+    ours = gradients(lambda *a: batch_norm_splash(*a, training, 0.1, 1e-5), torch.float32)
+    theirs = gradients(plain, torch.float64)
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine.double(), other.double(), rtol=1e-4, atol=1e-5)
+
+
+WRONG = {
+    "weight": {"weight": torch.ones(3)},
+    "bias": {"bias": torch.zeros(1)},
+    "running statistics": {"running_mean": torch.zeros(3), "running_var": torch.ones(3)},
+    "variance without a mean": {"running_mean": None},
+    "mean without a variance": {"running_var": None},
+}
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("wrong", WRONG)
+def test_parameters_of_other_sizes_are_refused_before_anything_moves(
+    wrong: str, training: bool
+) -> None:
+    norm = {"weight": torch.ones(4), "bias": torch.zeros(4)}
+    norm |= {"running_mean": torch.zeros(4), "running_var": torch.ones(4)} | WRONG[wrong]
+    before = {name: None if t is None else t.clone() for name, t in norm.items()}
+    shape = (torch.ones(4), torch.zeros(4), torch.tensor([0.0, 1.0, 2.0, 2.5]))
+    with pytest.raises(ValueError, match="batch_norm_splash"):
+        torch.ops.splash_units.batch_norm_splash(
+            torch.randn(5, 4), *norm.values(), *shape, training, 0.1, 1e-5
+        )
+    assert all(t is None or torch.equal(t, before[name]) for name, t in norm.items())
+
+
+def test_one_value_a_channel_has_no_statistics() -> None:
+    norm = [torch.ones(4), torch.zeros(4), torch.zeros(4), torch.ones(4)]
+    shape = (torch.ones(1), torch.zeros(1), torch.zeros(1))
+    with pytest.raises(ValueError, match="more than one value a channel"):
+        torch.ops.splash_units.batch_norm_splash(torch.randn(1, 4), *norm, *shape, True, 0.1, 1e-5)
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        batch_norm_splash(torch.randn(1, 4), *norm[2:], *norm[:2], *shape, True, 0.1, 1e-5)
+    assert torch.equal(norm[3], torch.ones(4))

@@ -6,7 +6,6 @@
 //
 // Saved for backward: x, the slopes and the hinges; with batch norm also two numbers a channel.
 
-#include <ATen/TensorUtils.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
@@ -122,9 +121,11 @@ std::tuple<Tensor, Tensor, Tensor> splash_backward_meta(const Tensor&, const Ten
 
 // --- batch norm and the unit in one ------------------------------------------------------------------------
 
+bool is_there(const optional<Tensor>& t) { return t.has_value() && t->defined(); }
+
 // An optional parameter of each channel in the type of the computation.
 Held held(const optional<Tensor>& t, at::ScalarType type) {
-  return t.has_value() && t->defined() ? contiguous_as(type, *t) : Held::owned(Tensor());
+  return is_there(t) ? contiguous_as(type, *t) : Held::owned(Tensor());
 }
 template <class C>
 const C* read_if_defined(const Held& t) { return t->defined() ? t->const_data_ptr<C>() : nullptr; }
@@ -153,14 +154,26 @@ View normalised_view(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg, 
   return view_of(x, {1, 2});
 }
 
+// Before anything is changed: the kernel reads and writes as far as there are channels.
+void check_channels(const Tensor& x, std::initializer_list<const optional<Tensor>*> per_channel) {
+  for (const optional<Tensor>* t : per_channel)
+    TORCH_CHECK_VALUE(!is_there(*t) || ((*t)->device().is_cpu() && (*t)->dim() == 1 && (*t)->size(0) == x.size(1)),
+                      "batch_norm_splash: what each of ", x.size(1), " channels has one of must be a vector of as many on the CPU, got shape ",
+                      (*t)->sizes());
+}
+
 // y, and what the backward needs of the statistics: a row of means, a row of 1/std.
 std::tuple<Tensor, Tensor> batch_norm_splash(const Tensor& x, const optional<Tensor>& weight, const optional<Tensor>& bias,
                                                      const optional<Tensor>& running_mean, const optional<Tensor>& running_var,
                                                      const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges,
                                                      bool training, double momentum, double eps, double) {
   const View view = normalised_view(x, a_pos, a_neg, hinges);
+  check_channels(x, {&weight, &bias, &running_mean, &running_var});
   const int64_t channels = view.extent.channels;
   const double count = static_cast<double>(view.extent.outer * view.extent.inner);
+  TORCH_CHECK_VALUE(is_there(running_mean) == is_there(running_var), "batch_norm_splash: running statistics are a mean and a variance, or neither");
+  TORCH_CHECK_VALUE(training || is_there(running_mean), "batch_norm_splash: evaluation needs running statistics");
+  TORCH_CHECK_VALUE(!training || count > 1, "batch_norm_splash: training needs more than one value a channel, got shape ", x.sizes());
   const auto type = compute_dtype(x);
   const HeldUnit unit(x, a_pos, a_neg, hinges);
   const Held w = held(weight, type), b = held(bias, type);
@@ -170,13 +183,12 @@ std::tuple<Tensor, Tensor> batch_norm_splash(const Tensor& x, const optional<Ten
   double *mean = moments_of.data(), *variance = mean + channels;
   if (training) {
     with_type(x, [&](auto sample) { moments<decltype(sample)>(read<decltype(sample)>(*view.x), view.extent, mean, variance); });
-    if (running_mean.has_value() && running_mean->defined()) {
+    if (is_there(running_mean)) {
       follow(*running_mean, mean, channels, 1.0, momentum);
       follow(*running_var, variance, channels, count / (count - 1), momentum);
     }
   } else {
     const Held kept_mean = held(running_mean, at::kDouble), kept_var = held(running_var, at::kDouble);
-    TORCH_CHECK_VALUE(kept_mean->defined() && kept_var->defined(), "batch_norm_splash: evaluation needs running statistics");
     std::copy_n(kept_mean->const_data_ptr<double>(), channels, mean), std::copy_n(kept_var->const_data_ptr<double>(), channels, variance);
   }
   with_type(x, [&](auto sample) {
@@ -196,7 +208,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> batch_norm_splash_backward(
     const Tensor& grad, const Tensor& x, const optional<Tensor>& weight, const optional<Tensor>& bias, const Tensor& statistics,
     const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges, bool training, double grad_scale) {
   const View view = normalised_view(x, a_pos, a_neg, hinges);
+  check_channels(x, {&weight, &bias});
   const int64_t channels = view.extent.channels;
+  TORCH_CHECK_VALUE(statistics.dim() == 2 && statistics.size(0) == 2 && statistics.size(1) == channels,
+                    "batch_norm_splash: statistics must be two rows of ", channels, " channels, got shape ", statistics.sizes());
   // Statistics that were not the batch's own are those of infinitely many numbers: none moves them.
   const double count = training ? static_cast<double>(view.extent.outer * view.extent.inner) : INFINITY;
   const auto type = compute_dtype(x);
@@ -219,27 +234,31 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> batch_norm_splash_backward(
     backward<T>(read<T>(*view.x), read<T>(*g), write<T>(dx), view.extent, unit.as<C>(), &norm, nullptr);
     for (int64_t c = 0; c < channels; ++c) dz_x[c] *= inverse_std[c];
   });
-  const Held like_weight = w->defined() ? Held::borrowed(*weight) : Held::owned(statistics.select(0, 0));
-  return {dx, as_gradient(dz_x, *like_weight, 1.0), as_gradient(dz, *like_weight, 1.0), as_gradient(pos, a_pos, grad_scale),
-          as_gradient(neg, a_neg, grad_scale)};
+  const auto gradient = [&](const std::vector<double>& sums, const optional<Tensor>& of) {
+    return as_gradient(sums, is_there(of) ? *of : statistics.select(0, 0), 1.0);
+  };
+  return {dx, gradient(dz_x, weight), gradient(dz, bias), as_gradient(pos, a_pos, grad_scale), as_gradient(neg, a_neg, grad_scale)};
 }
 
 struct BatchNormSplashBackward : torch::autograd::Node {
   SavedVariable x, weight, bias, statistics, a_pos, a_neg, hinges;
-  bool training, affine;
+  bool training;
   double eps, grad_scale;
 
   variable_list apply(variable_list&& grads) override {
     if (!grads[0].defined()) return variable_list(5);
-    optional<Tensor> w, b;
-    if (affine) w = weight.unpack(), b = bias.unpack();
+    const auto if_saved = [](const SavedVariable& saved) {  // one that was never saved unpacks as undefined
+      const Tensor t = saved.unpack();
+      return t.defined() ? optional<Tensor>(t) : std::nullopt;
+    };
+    const optional<Tensor> w = if_saved(weight), b = if_saved(bias);
     const Tensor x_ = x.unpack(), kept = statistics.unpack();
     const Tensor pos = a_pos.unpack(), neg = a_neg.unpack(), at = hinges.unpack();
     auto [dx, dw, db, d_pos, d_neg] =
         at::GradMode::is_enabled()
             ? operators::call<operators::DifferentiableBatchNormBackward>(grads[0], x_, w, b, kept, pos, neg, at, training, eps, grad_scale)
             : operators::call<operators::BatchNormSplashBackward>(grads[0], x_, w, b, kept, pos, neg, at, training, grad_scale);
-    return {dx, affine ? dw : Tensor(), affine ? db : Tensor(), d_pos, d_neg};
+    return {dx, w ? dw : Tensor(), b ? db : Tensor(), d_pos, d_neg};
   }
   std::string name() const override { return "BatchNormSplashBackward"; }
   void release_variables() override {
@@ -258,8 +277,8 @@ std::tuple<Tensor, Tensor> batch_norm_splash_autograd(
     node->set_next_edges(torch::autograd::collect_next_edges(x, w, b, a_pos, a_neg));
     node->x = SavedVariable(x, false), node->hinges = SavedVariable(hinges, false);
     node->a_pos = SavedVariable(a_pos, false), node->a_neg = SavedVariable(a_neg, false);
-    node->affine = w.defined();
-    if (node->affine) node->weight = SavedVariable(w, false), node->bias = SavedVariable(b, false);
+    if (w.defined()) node->weight = SavedVariable(w, false);
+    if (b.defined()) node->bias = SavedVariable(b, false);
     node->training = training, node->eps = eps, node->grad_scale = grad_scale;
   }
   auto [y, statistics] = [&] {
@@ -282,11 +301,11 @@ std::tuple<Tensor, Tensor> batch_norm_splash_meta(const Tensor& x, const optiona
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> batch_norm_splash_backward_meta(
-    const Tensor&, const Tensor& x, const optional<Tensor>& weight, const optional<Tensor>&, const Tensor& statistics,
+    const Tensor&, const Tensor& x, const optional<Tensor>& weight, const optional<Tensor>& bias, const Tensor& statistics,
     const Tensor& a_pos, const Tensor& a_neg, const Tensor&, bool, double) {
-  const Tensor like_weight = weight.has_value() && weight->defined() ? *weight : statistics.select(0, 0);
+  const auto gradient = [&](const optional<Tensor>& of) { return at::empty_like(is_there(of) ? *of : statistics.select(0, 0)); };
   return {x.is_non_overlapping_and_dense() ? at::empty_like(x) : at::empty_like(x, at::MemoryFormat::Contiguous),
-          at::empty_like(like_weight), at::empty_like(like_weight), at::empty_like(a_pos, at::MemoryFormat::Contiguous),
+          gradient(weight), gradient(bias), at::empty_like(a_pos, at::MemoryFormat::Contiguous),
           at::empty_like(a_neg, at::MemoryFormat::Contiguous)};
 }
 
@@ -326,8 +345,8 @@ TORCH_LIBRARY_IMPL(splash_units, Meta, m) {
 TORCH_LIBRARY_IMPL(splash_units, Autograd, m) {
   m.impl("splash", &splash_autograd);
   m.impl("batch_norm_splash", &batch_norm_splash_autograd);
-  // Gradients that are to be differentiated come from other operators. What torch does for operators that say
-  // nothing about it boxes all arguments.
+  // Gradients that are to be differentiated come from other operators; called by themselves, these give constants. What
+  // torch does for operators that say nothing about it boxes all arguments.
   m.impl("splash_backward", torch::CppFunction::makeFallthrough());
   m.impl("batch_norm_splash_backward", torch::CppFunction::makeFallthrough());
 }

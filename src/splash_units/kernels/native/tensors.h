@@ -86,6 +86,7 @@ View view_of(const Tensor& x, const Own& own) {
 
 // The gradient that arrives may have any strides, expanded ones too; the kernel walks it beside x.
 Held like(const Tensor& grad, const Tensor& x) {
+  TORCH_CHECK_VALUE(grad.sizes() == x.sizes(), "splash: a gradient of shape ", grad.sizes(), " for x of shape ", x.sizes());
   if (grad.strides() == x.strides() && grad.scalar_type() == x.scalar_type()) return Held::borrowed(grad);
   Tensor copy = at::empty_strided(x.sizes(), x.strides(), x.options());
   copy.copy_(grad);
