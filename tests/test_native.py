@@ -188,6 +188,27 @@ def test_the_last_number_before_a_hinge_and_the_first_behind(where: str) -> None
             assert torch.equal(dx, expected.float())
 
 
+@pytest.mark.parametrize("where", HINGES)
+@pytest.mark.parametrize("channels", [0, 3, 16])
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_each_zero_keeps_its_sign_behind_falling_slopes(
+    where: str, channels: int, zero: float
+) -> None:
+    hinges = torch.tensor(HINGES[where])
+    a = torch.full((len(hinges), channels) if channels else (len(hinges),), -1.0)
+    x = torch.full((9, channels or 5), zero)
+    y = OPERATORS.splash(x, a, a, hinges, 0, 1.0)
+    assert torch.equal(y, x)
+    assert torch.equal(y.signbit(), x.signbit())
+
+
+def test_a_gradient_of_another_shape_is_refused() -> None:
+    hinges = torch.tensor(HINGES["default"])
+    a, x = torch.ones(4), torch.randn(3, 16)
+    with pytest.raises(ValueError, match=r"gradient of shape \[2, 16\] for x of shape \[3, 16\]"):
+        OPERATORS.splash_backward(torch.randn(2, 16), x, a, a, hinges, 0, 1.0)
+
+
 @pytest.mark.parametrize("where", ["default", "six on a grid", "many"])
 @pytest.mark.parametrize("first", [0.7, 0.0, -0.7])
 def test_every_magnitude_and_both_zeros(first: float, where: str) -> None:

@@ -4,8 +4,8 @@
 //
 // With u = |x| and r_s = max(0, u - b_s), one side's slopes count, chosen by the sign of x:
 //   h = sum_s a_s r_s,   dh/dx = +-(sum of a_s over the hinges below u),   dh/da_s = r_s.
-// Where all hinges lie on a grid (the default ones do) and its cells fit into a register, a lookup
-// gives slope and intercept of the segment instead, and h = slope * x + intercept.
+// Where few hinges, or multiples of a step (the default ones are), leave few segments, a lookup gives the segment's
+// slope and intercept instead, and h = slope * x + intercept.
 //
 // From here to the arithmetic: walk.h takes a tensor apart into strips, parameters.h holds what a strip
 // needs to know, strips.h, wholes.h (the forward of default hinges), cells.h (many hinges) and

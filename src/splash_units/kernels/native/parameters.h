@@ -161,7 +161,7 @@ void tabulate_cells(Table& t, const Unit<float>& unit, int64_t group, bool few) 
       const double p = unit.pos[s * unit.groups + group], n = unit.neg[s * unit.groups + group];
       right += p, right_at -= p * unit.at[s], left -= n, left_at -= n * unit.at[s];
     }
-    t.slopes.set(cell, entry(right), few), t.intercepts.set(cell, cell == 0 ? -0.0f : entry(right_at), few);
+    t.slopes.set(cell, entry(right), few), t.intercepts.set(cell, entry(right_at), few);
     t.slopes.set(-1 - cell, entry(left), few), t.intercepts.set(-1 - cell, entry(left_at), few);
     for (double value : {right, right_at, left, left_at}) sum += static_cast<float>(value) * 0;
   }

@@ -173,9 +173,6 @@ struct Found<Finder::grid, K> {
   SPLASH_INLINE Vec<float> slope(Vec<float> z, Ints<float> j) const {
     return by_sign<float>(z, lookup(t.slope_neg, j), lookup(t.slope, j));
   }
-  SPLASH_INLINE Vec<float> intercept(Vec<float> z, Ints<float> j) const {
-    return by_sign<float>(z, lookup(t.intercept_neg, j), lookup(t.intercept, j));
-  }
 };
 
 template <int K>
@@ -229,7 +226,7 @@ SPLASH_ONE_COPY void forward_strip(const T* x, T* y, int64_t n, int64_t stride, 
     watch.see_least(z);
     watch.see_largest(u);
     if constexpr (finder == Finder::compare) {
-      Vec<C> right = hinges.pos[0] * u, left = hinges.neg[0] * u;
+      Vec<C> right = hinges.pos[0] * u + Vec<C>{}, left = hinges.neg[0] * u + Vec<C>{};  // + 0: h(0) is no -0.0
       for (int s = 1; s < hinges.count; ++s) {
         const Vec<C> r = above_zero<C>(u - hinges.at[s]);
         right += hinges.pos[s] * r;

@@ -1,4 +1,4 @@
-// The ways through memory: everything as one row, rows of one channel each, or columns.
+// The ways through memory: everything as one row, rows of one channel each, columns, or lines across all channels.
 #pragma once
 
 #include <torch/csrc/stable/c/shim.h>

@@ -202,7 +202,7 @@ class Boundary(Attack):
         """Each row's next phase by the answer it got; say which rows are done."""
         asked = rows.phase.copy()
         looked = asked == ON_SPHERE
-        # Where the step on the sphere fails, so would the step inwards from there: not asked about.
+        # A step inwards from a place on the sphere that fails hardly ever succeeds: not asked.
         stepped = (asked == STEPPING) | (looked & ~fooled)
         self._adapt(rows, fooled, looked, stepped)
         rows.step += stepped
