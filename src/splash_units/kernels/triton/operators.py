@@ -166,13 +166,17 @@ def _save_normalised(ctx: Any, inputs: tuple[Any, ...], output: object = None) -
 
 def _normalised_gradients(backward: Callable[..., Any]) -> Callable[..., tuple[Tensor | None, ...]]:
     def gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors
-        chosen = second_derivative.batch_norm_splash if torch.is_grad_enabled() else backward
-        dx, d_weight, d_bias, d_pos, d_neg = chosen(grad, *saved, *ctx.how)
-        d_weight, d_bias = (
-            None if of is None else d for of, d in zip(saved[1:3], (d_weight, d_bias), strict=True)
-        )
-        return dx, d_weight, d_bias, None, None, d_pos, d_neg, None, None, None, None
+        x, weight, bias, mean, inverse_std, *shape = saved = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            statistics = torch.stack((mean, inverse_std))
+            dx, d_weight, d_bias, d_pos, d_neg = second_derivative.batch_norm_splash(
+                grad, x, weight, bias, statistics, *shape, *ctx.how
+            )
+        else:
+            dx, d_weight, d_bias, d_pos, d_neg = backward(grad, *saved, *ctx.how)
+        to_weight = None if weight is None else d_weight
+        to_bias = None if bias is None else d_bias
+        return dx, to_weight, to_bias, None, None, d_pos, d_neg, None, None, None, None
 
     return gradients
 
