@@ -9,8 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from splash_units import BatchNormSplash, Splash, splash
+from splash_units.functional import batch_norm_splash
 from splash_units.kernels import native, reference
 
 if native.load() is None:
@@ -152,3 +154,41 @@ def test_compiled_slopes_that_only_broadcast() -> None:
     exact = reference.splash(x, a_pos, a_neg, hinges)
     torch.testing.assert_close(compiled(x, a_pos, a_neg, hinges), exact)
     torch._dynamo.reset()
+
+
+UNITS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "splash": lambda x, hinges: splash(x, *slopes(), hinges),
+    "batch_norm_splash": lambda x, hinges: batch_norm_splash(
+        x, None, None, None, None, *slopes(), hinges, True, 0.1, 1e-5
+    ),
+}
+
+
+def slopes() -> Tensor:
+    return torch.randn(2, 4, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("kind", UNITS)
+def test_hinges_that_require_a_gradient_get_one(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    x = torch.randn(9, 3, generator=torch.Generator().manual_seed(0))
+    hinges = torch.tensor([0.0, 0.5, 1.0, 1.5], requires_grad=True)
+    (found,) = torch.autograd.grad(UNITS[kind](x, hinges).sum(), hinges)
+    monkeypatch.setenv("SPLASH_KERNEL", "reference")
+    (wanted,) = torch.autograd.grad(UNITS[kind](x, hinges).sum(), hinges)
+    assert found.abs().max() > 0
+    torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("kind", UNITS)
+def test_the_operators_refuse_derivatives_they_do_not_have(kind: str) -> None:
+    operator = getattr(torch.ops.splash_units, kind)
+    none = (None,) * 4 if kind == "batch_norm_splash" else ()
+    how = (True, 0.1, 1e-5) if kind == "batch_norm_splash" else ()
+    x, hinges = torch.randn(5, 3), torch.arange(4.0)
+    with pytest.raises(ValueError, match="no derivative by the hinges"):
+        operator(x, *none, *slopes(), hinges.requires_grad_(), *how)
+    with torch.no_grad():  # where nobody asks for one
+        operator(x, *none, *slopes(), hinges, *how)
+    with forward_ad.dual_level(), pytest.raises(ValueError, match="no forward-mode derivative"):
+        operator(forward_ad.make_dual(x, x), *none, *slopes(), hinges.detach(), *how)

@@ -95,6 +95,8 @@ def test_forced_it_says_what_it_does_not_serve(force: Callable[[str], None]) -> 
         splash(*(t.to("meta") for t in (x, a_pos, a_neg, hinges)))
     with pytest.raises(ValueError, match="same shape"):  # the caller's mistake, not the kernel's
         splash(*on_device(x, a_pos, a_neg[:, 0], hinges))
+    with pytest.raises(ValueError, match="no derivative by the hinges"):
+        splash(*on_device(x, *slopes(4)), *(h.requires_grad_() for h in on_device(hinges)))
 
 
 @pytest.mark.parametrize("kind", UNITS)

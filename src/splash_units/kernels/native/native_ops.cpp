@@ -27,6 +27,15 @@ namespace {
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
+// What the graph nodes below would leave out without a word; the plain equation has it.
+void check_derivatives(const Tensor& hinges, std::initializer_list<const Tensor*> others) {
+  TORCH_CHECK_VALUE(!torch::autograd::compute_requires_grad(hinges), "splash: the CPU kernel has no derivative by the hinges, which require a gradient");
+  const auto has_tangent = [](const Tensor& t) { return t.defined() && t._fw_grad(0).defined(); };
+  bool any = has_tangent(hinges);
+  for (const Tensor* t : others) any = any || has_tangent(*t);
+  TORCH_CHECK_VALUE(!any, "splash: the CPU kernel has no forward-mode derivative");
+}
+
 // --- the unit ----------------------------------------------------------------------------------------------
 
 Tensor splash(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges, int64_t trailing, double) {
@@ -91,6 +100,7 @@ Tensor below_autograd(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg,
 }
 
 Tensor splash_autograd(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges, int64_t trailing, double grad_scale) {
+  check_derivatives(hinges, {&x, &a_pos, &a_neg});
   if (!torch::autograd::compute_requires_grad(x, a_pos, a_neg)) return below_autograd(x, a_pos, a_neg, hinges, trailing, grad_scale);
   auto node = c10::make_intrusive<SplashBackward>();
   node->set_next_edges(torch::autograd::collect_next_edges(x, a_pos, a_neg));
@@ -271,6 +281,7 @@ std::tuple<Tensor, Tensor> batch_norm_splash_autograd(
     const optional<Tensor>& running_var, const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges, bool training, double momentum,
     double eps, double grad_scale) {
   const Tensor none, &w = weight.has_value() ? *weight : none, &b = bias.has_value() ? *bias : none;
+  check_derivatives(hinges, {&x, &w, &b, &a_pos, &a_neg});
   c10::intrusive_ptr<BatchNormSplashBackward> node;
   if (torch::autograd::compute_requires_grad(x, w, b, a_pos, a_neg)) {
     node = c10::make_intrusive<BatchNormSplashBackward>();

@@ -24,6 +24,14 @@ from splash_units.kernels.triton.geometry import own_dimensions, view_of
 NAMESPACE: Final = "splash_units_triton"
 
 
+def _check_hinges(hinges: Tensor) -> None:
+    """They would get no gradient, and nobody would be told; the plain equation has one."""
+    if torch.is_grad_enabled() and hinges.requires_grad:
+        raise ValueError(
+            "the Triton kernel has no derivative by the hinges, which require a gradient"
+        )
+
+
 # --- the unit -------------------------------------------------------------------------------------
 
 
@@ -36,6 +44,7 @@ def splash(
     grad_scale: float = 1.0,
 ) -> Tensor:
     """h(x), whose slopes receive `grad_scale` times their gradient."""
+    _check_hinges(hinges)
     compute: Callable[..., Tensor] = _Splash.apply
     if torch.compiler.is_compiling():
         compute = splash_operator
@@ -125,6 +134,7 @@ def batch_norm_splash(
     grad_scale: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The unit behind batch norm, and the mean and 1/std of each channel that it went by."""
+    _check_hinges(hinges)
     launching.check(x, a_pos, a_neg, hinges)
     launching.check_channels(x, a_pos, weight, bias, running_mean, running_var)
     if x.numel() == 0 or (training and x.numel() == x.shape[1]):
