@@ -58,16 +58,16 @@ template <class T, int K, bool first, Affine affine, Finder finder, class At>
 SPLASH_INLINE void sum_ramps(const T* x, const T* grad, int64_t n, int64_t stride, const Norms<compute_t<T>, affine>& norms,
                              const At* at, Vec<compute_t<T>>* pos, Vec<compute_t<T>>* neg) {
   using C = compute_t<T>;
-  Vec<C> b[K], right[K], left[K];
+  Vec<C> b[K], zero{}, right[K], left[K];
   SPLASH_UNROLLED
   for (int s = 0; s < K; ++s) b[s] = at[s] - Vec<C>{}, right[s] = left[s] = Vec<C>{};
   const auto sum = [&](Vec<C> z, Vec<C> g) SPLASH_INLINE_LAMBDA {
     const Vec<C> u = magnitude<C>(z), g_neg = by_sign<C>(z, g, Vec<C>{}), g_pos = g - g_neg;
-    // Read hinges anew each time: kept in registers, they would drive the sums out of them.
-    __asm__ volatile("" : "+m"(b));
+    // Read hinges and zero anew each time: kept in registers, they would drive a sum out, which takes twice as long.
+    __asm__ volatile("" : "+m"(b), "+m"(zero));
     SPLASH_UNROLLED
     for (int s = 0; s < K; ++s) {
-      const Vec<C> r = first && s == 0 ? u : above_zero<C>(u - b[s]);
+      const Vec<C> r = first && s == 0 ? u : larger<C>(u - b[s], zero);
       right[s] += g_pos * r;
       left[s] += g_neg * r;
     }
