@@ -375,7 +375,9 @@ def test_arguments_are_left_alone() -> None:
 # --- bad input --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool, torch.complex64])
+@pytest.mark.parametrize(
+    "dtype", [torch.int64, torch.uint8, torch.bool, torch.complex64, torch.float8_e4m3fn]
+)
 def test_only_real_floating_point_inputs(dtype: torch.dtype) -> None:
     with pytest.raises(TypeError, match=f"float32.*got {dtype}"):
         splash(torch.ones(3, dtype=dtype), A_POS, A_NEG, HINGES)

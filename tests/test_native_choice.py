@@ -14,6 +14,7 @@ from torch.autograd import forward_ad
 from splash_units import BatchNormSplash, Splash, splash
 from splash_units.functional import batch_norm_splash
 from splash_units.kernels import native, reference
+from splash_units.kernels.native.toolchain import Unavailable
 
 if native.load() is None:
     pytest.skip(f"no CPU kernel here: {native.why_not()}", allow_module_level=True)
@@ -134,9 +135,12 @@ def test_a_compiled_network_keeps_the_operators(kind: str) -> None:
     torch._dynamo.reset()
 
 
+@pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("make", [Splash, lambda: BatchNormSplash(3)])
-def test_an_exported_network_has_the_plain_equation(make: Callable[[], nn.Module]) -> None:
-    exported = torch.export.export(make().eval(), (torch.randn(4, 3),))
+def test_an_exported_network_has_the_plain_equation(
+    make: Callable[[], nn.Module], strict: bool
+) -> None:
+    exported = torch.export.export(make().eval(), (torch.randn(4, 3),), strict=strict)
     assert "splash_units" not in str(exported.graph)
 
 
@@ -144,6 +148,67 @@ def test_compiled_transforms_have_the_plain_equation() -> None:
     unit, x = Splash(init="random"), torch.randn(4, 3)
     compiled = torch.compile(torch.vmap(lambda t: unit(t)), fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(x), unit(x))
+    torch._dynamo.reset()
+
+
+def test_compiled_batch_norm_with_more_hinges_than_the_kernel_serves() -> None:
+    unit = BatchNormSplash(3, hinges=[0.01 * s for s in range(native.MOST_HINGES + 1)]).eval()
+    compiled, x = torch.compile(unit, fullgraph=True, backend="eager"), torch.randn(4, 3)
+    torch.testing.assert_close(compiled(x), unit(x))
+    torch._dynamo.reset()
+
+
+# By torch's own forward-mode rules.
+TORCHSCRIPT_INSIDE = "ignore:`torch.jit.script.*is deprecated:DeprecationWarning:torch.jit._script"
+
+MODULES = {"unit": Splash, "batch norm": lambda: BatchNormSplash(3)}
+
+
+@pytest.mark.parametrize("kind", MODULES)
+def test_compiled_a_forced_kernel_that_cannot_be_had_is_an_error(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unit, x = MODULES[kind](), torch.randn(4, 3)
+    monkeypatch.setattr(native, "_outcome", Unavailable("there is no compiler"))
+    for name, message in (("nonsense", "unknown SPLASH_KERNEL"), ("native", "no compiler")):
+        monkeypatch.setenv("SPLASH_KERNEL", name)
+        torch._dynamo.reset()
+        with pytest.raises((ValueError, RuntimeError), match=message):
+            torch.compile(unit, backend="eager")(x)
+    torch._dynamo.reset()
+
+
+def along(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor | None:
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(f(forward_ad.make_dual(x, x))).tangent
+
+
+TRANSFORMS: dict[str, Callable[[nn.Module, Tensor], object]] = {
+    "vmap": lambda unit, x: torch.func.vmap(unit)(torch.stack([x, x])),
+    "grad": lambda unit, x: torch.func.grad(lambda t: unit(t).sum())(x),
+    "jvp": lambda unit, x: torch.func.jvp(unit, (x,), (x,)),
+    "dual": along,
+}
+
+
+@pytest.mark.filterwarnings(TORCHSCRIPT_INSIDE)
+@pytest.mark.parametrize("kind", MODULES)
+@pytest.mark.parametrize("way", TRANSFORMS)
+def test_forced_it_says_that_it_knows_no_transforms(
+    way: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tangent that vanished would be worse than the error."""
+    monkeypatch.setenv("SPLASH_KERNEL", "native")
+    with pytest.raises(ValueError, match=r"SPLASH_KERNEL=native.*forward-mode"):
+        TRANSFORMS[way](MODULES[kind]().eval(), torch.randn(4, 3))
+
+
+@pytest.mark.filterwarnings(TORCHSCRIPT_INSIDE)
+def test_a_graph_compiled_for_tangents_keeps_them() -> None:
+    unit, x = Splash(init="random"), torch.randn(4, 3)
+    ours, theirs = (along(f, x) for f in (torch.compile(unit, backend="eager"), unit))
+    assert ours is not None
+    torch.testing.assert_close(ours, theirs)
     torch._dynamo.reset()
 
 

@@ -30,6 +30,8 @@ Operators = native.Operators | triton.Operators
 _environment = getattr(os.environ, "_data", os.environ)
 _FORCED = getattr(os.environ, "encodekey", str)("SPLASH_KERNEL")
 
+_TRANSFORMED = "torch.func and forward-mode derivatives need the plain equation"
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _ORDINARY = (Tensor, Parameter)  # anything else (DTensor, FakeTensor, ...) gets the plain equation
 
 
@@ -56,9 +58,9 @@ def scaled_splash(
     `trailing` is the number of dimensions of x that stand to the right of the slopes' own; it saves
     the modules a reshape of their parameters in every call.
     """
-    if is_compiling() and not is_exporting() and os.environ.get("SPLASH_KERNEL") != "triton":
+    if is_compiling() and os.environ.get("SPLASH_KERNEL") != "triton":
         _check(x, a_pos, a_neg, hinges, trailing)
-        if _serves_graph(x, a_pos) and _is_one_run(a_pos.shape[1:]):
+        if _serves_graph(x, a_pos, hinges):
             op: Callable[..., Tensor] = torch.ops.splash_units.splash.default
             return op(x, a_pos, a_neg, hinges, trailing, grad_scale)
         return reference.scaled_splash(x, a_pos, a_neg, hinges, trailing, grad_scale)
@@ -98,55 +100,73 @@ def batch_norm_splash(
 
     Slopes are shared by the layer, of shape (hinges,), or by channel, (hinges, C).
     """
-    if is_compiling() and not is_exporting() and _serves_graph(x, a_pos):
-        op: Callable[..., tuple[Tensor, ...]] = torch.ops.splash_units.batch_norm_splash.default
-        return op(
-            x, weight, bias, running_mean, running_var, a_pos, a_neg, hinges,
-            training, momentum, eps, grad_scale,
-        )[0]  # fmt: skip
-    try:
-        found: tuple[Tensor, ...] | None = None
-        if (calls := _usual_calls()) is not None:
-            found = calls.batch_norm_splash(
-                x, weight, bias, running_mean, running_var, a_pos, a_neg, hinges,
-                training, momentum, eps, grad_scale,
-            )  # fmt: skip
-        if found is None and (operators := _operators_for(x)) is not None:
-            found = operators.batch_norm_splash(
-                x, weight, bias, running_mean, running_var, a_pos, a_neg, hinges,
-                training, momentum, eps, grad_scale,
-            )  # fmt: skip
-        if found is not None:
-            return found[0]
-    except (ValueError, TypeError):
-        # The two functions below say what is wrong, or serve where the kernel does not. One that is
-        # forced must serve: running statistics would have moved before the second says no.
-        if _environment.get(_FORCED) is not None:
-            raise
+    arguments = (
+        x, weight, bias, running_mean, running_var, a_pos, a_neg, hinges,
+        training, momentum, eps, grad_scale,
+    )  # fmt: skip
+    found: tuple[Tensor, ...] | None = None
+    if is_compiling() and os.environ.get("SPLASH_KERNEL") != "triton":
+        if _serves_graph(x, a_pos, hinges):
+            found = torch.ops.splash_units.batch_norm_splash.default(*arguments)
+    else:
+        try:
+            if (calls := _usual_calls()) is not None:
+                found = calls.batch_norm_splash(*arguments)
+            if found is None and (operators := _operators_for(x)) is not None:
+                found = operators.batch_norm_splash(*arguments)
+        except (ValueError, TypeError):
+            # The two functions below say what is wrong, or serve where the kernel does not. One
+            # that is forced must serve: running statistics would have moved before the second
+            # says no.
+            if _environment.get(_FORCED) is not None:
+                raise
+    if found is not None:
+        return found[0]
     z = F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
     return scaled_splash(
         z, a_pos, a_neg, hinges, 0 if a_pos.dim() == 1 else x.dim() - 2, grad_scale
     )
 
 
+def _serves_graph(x: Tensor, a_pos: Tensor, hinges: Tensor) -> bool:
+    """Whether the native operators are to stand in the graph that is being traced."""
+    forced = os.environ.get("SPLASH_KERNEL")
+    if forced is None:
+        fits = len(a_pos) <= native.MOST_HINGES and _is_one_run(a_pos.shape[1:])
+        fits = fits and not hinges.requires_grad  # which no kernel has a gradient for
+        return fits and x.is_cpu and not is_exporting() and _kernel_in_graph()
+    if forced not in KERNELS:
+        raise _unknown(forced)
+    if forced != "native":
+        return False
+    _refuse_unless_had(x, _why_not_in_graph())
+    return True
+
+
 def _kernel_in_graph() -> bool:
-    """Asked once, while a graph is traced: may the native operators stand in it?"""
-    return _functorch.peek_interpreter_stack() is None and native.load() is not None
+    """May the native operators stand in the graph that is being traced?"""
+    return not _is_transformed() and native.load() is not None
 
 
-# All that torch.compiler.assume_constant_result does, but for importing the whole of torch._dynamo.
-_kernel_in_graph._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-def _serves_graph(x: Tensor, a_pos: Tensor) -> bool:
-    chosen = os.environ.get("SPLASH_KERNEL", "native") == "native"
-    return chosen and x.is_cpu and len(a_pos) <= native.MOST_HINGES and _kernel_in_graph()
+def _why_not_in_graph() -> str | None:
+    return _TRANSFORMED if _is_transformed() else native.why_not()
 
 
 def _is_one_run(own: Sequence[int]) -> bool:
     """Whether the slopes' own dimensions stand together, which is what the native kernel walks."""
     sizes = [n != 1 for n in own]
     return sum(a != b for a, b in pairwise([False, *sizes, False])) <= 2
+
+
+def _is_transformed() -> bool:
+    """Whether torch.func or forward-mode differentiation, unknown to kernels, is at work."""
+    return _functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+
+
+# Asked once, while a graph is traced. This is all that torch.compiler.assume_constant_result does,
+# but for importing the whole of torch._dynamo.
+for _function in (_kernel_in_graph, _why_not_in_graph, _is_transformed):
+    _function._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _usual_calls() -> native.Calls | None:
@@ -164,8 +184,7 @@ def _operators_for(x: Tensor) -> Operators | None:
     if (
         type(x) not in _ORDINARY
         or is_compiling()
-        or _functorch.peek_interpreter_stack() is not None
-        or forward_ad._current_level >= 0
+        or _is_transformed()
         or _get_tracing_state() is not None
     ):
         return None
@@ -175,23 +194,33 @@ def _operators_for(x: Tensor) -> Operators | None:
 
 
 def _forced_operators(x: Tensor, name: str) -> Operators | None:
+    if name not in KERNELS:
+        raise _unknown(name)
     if name == "reference":
         return None
+    if _is_transformed():
+        raise ValueError(f"SPLASH_KERNEL={name}, but it can't be had: {_TRANSFORMED}")
     if name == "native":
-        if not x.is_cpu:
-            raise ValueError(f"SPLASH_KERNEL=native needs tensors on the CPU, x is on {x.device}")
-        if (reason := native.why_not()) is not None:
-            raise RuntimeError(f"SPLASH_KERNEL=native, but it can't be had: {reason}")
+        _refuse_unless_had(x, native.why_not())
         return native.load()
-    if name == "triton":
-        if (reason := triton.why_not()) is not None:
-            raise RuntimeError(f"SPLASH_KERNEL=triton, but it can't be had: {reason}")
-        return triton.load()  # which says itself what tensors it serves
-    raise ValueError(f"unknown SPLASH_KERNEL {name!r}: choose one of {', '.join(KERNELS)}")
+    if (reason := triton.why_not()) is not None:
+        raise RuntimeError(f"SPLASH_KERNEL=triton, but it can't be had: {reason}")
+    return triton.load()  # which says itself what tensors it serves
+
+
+def _refuse_unless_had(x: Tensor, why_not: str | None) -> None:
+    if not x.is_cpu:
+        raise ValueError(f"SPLASH_KERNEL=native needs tensors on the CPU, x is on {x.device}")
+    if why_not is not None:
+        raise RuntimeError(f"SPLASH_KERNEL=native, but it can't be had: {why_not}")
+
+
+def _unknown(name: str) -> ValueError:
+    return ValueError(f"unknown SPLASH_KERNEL {name!r}: choose one of {', '.join(KERNELS)}")
 
 
 def _check(x: Tensor, a_pos: Tensor, a_neg: Tensor, hinges: Tensor, trailing: int) -> None:
-    if not x.is_floating_point():
+    if x.dtype not in _DTYPES:
         raise TypeError(
             f"splash needs a float64, float32, bfloat16 or float16 tensor, got {x.dtype}"
         )
