@@ -166,7 +166,7 @@ def _is_transformed() -> bool:
 # Asked once, while a graph is traced. This is all that torch.compiler.assume_constant_result does,
 # but for importing the whole of torch._dynamo.
 for _function in (_kernel_in_graph, _why_not_in_graph, _is_transformed):
-    _function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    _function._dynamo_marked_constant = True  # type: ignore[union-attr]
 
 
 def _usual_calls() -> native.Calls | None:
