@@ -391,6 +391,22 @@ def test_bench_prints_tables_and_keeps_results(splash, tmp_path):
         assert all(c["median"] > 0 for c in case["contenders"].values())
 
 
+def test_bench_joins_what_several_passes_took(splash, tmp_path):
+    asked = ("sizes", "--only", "256 elements", "--quick", "--device", "cpu", "--output", "r.json")
+    done = splash(*asked, "--passes", "3")
+    assert done.exit_code == 0, done.output
+    order = [line for line in done.output.splitlines() if line.startswith("measuring")]
+    assert [line.split(":")[0] for line in order] == [
+        f"measuring pass {number} of 3" for number in (1, 1, 2, 2, 3, 3)
+    ]
+    assert len({line.partition(": ")[2] for line in order[:2]}) == 2
+    (run,) = record.load(tmp_path / "r.json")["runs"]
+    for case in run["cases"]:
+        assert case["passes"] == 3
+        assert all(c["rounds"] >= 3 * 2 for c in case["contenders"].values())
+    assert done.output.count("256 elements, forward + backward\n") == 3 + 1
+
+
 def test_a_whole_name_means_one_case_and_a_part_means_all_that_have_it():
     there = benchmark_cases.cases(["sizes"])
     (one,) = _chosen(there, "256 elements, forward")

@@ -5,7 +5,7 @@ import gc
 import numpy as np
 import pytest
 
-from splash_units.lab.timing import Effort, Samples, Stopwatch, ratio, reason, spread
+from splash_units.lab.timing import Effort, Samples, Stopwatch, joined, ratio, reason, spread
 
 QUICK = Effort(
     seconds=1.0, fewest_rounds=3, most_rounds=10, warm_up_seconds=0.0, sample_seconds=0.001
@@ -198,6 +198,22 @@ def test_a_ratio_draws_rounds_not_values():
     assert (paired.lower, paired.upper) == pytest.approx((1.2, 1.2))
     unpaired = ratio(list(1.2 * noise), list(noise[::-1]))
     assert unpaired.upper - unpaired.lower > 0.05
+
+
+def test_a_ratio_of_passes_that_differ_is_as_wide_as_they_lie_apart():
+    """However many rounds: another pass would have given another ratio."""
+    values = [1.0] * 100 + [1.4] * 100 + [1.5] * 100
+    as_one = ratio(values, [1.0] * 300)
+    apart = ratio(values, [1.0] * 300, passes=(100, 100, 100))
+    assert (as_one.median, apart.median) == (1.4, 1.4)
+    assert (as_one.lower, as_one.upper) == (1.4, 1.4)
+    assert (apart.lower, apart.upper) == (1.0, 1.5)
+
+
+def test_passes_are_joined_unless_one_failed():
+    first, second = Samples((1.0, 2.0), 3, passes=(2,)), Samples((4.0,), 3, passes=(1,))
+    assert joined([first, second]) == Samples((1.0, 2.0, 4.0), 3, passes=(2, 1))
+    assert joined([first, Samples(failure="no")]) == Samples(failure="no")
 
 
 def test_a_ratio_needs_the_same_rounds():

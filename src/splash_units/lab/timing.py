@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from splash_units.lab.collector import without_collector
 
@@ -47,11 +48,12 @@ class Effort:
 
 @dataclass(frozen=True)
 class Samples:
-    """Seconds a call, one a round, or why there are none."""
+    """Seconds a call, one a round, or why there are none; and how many rounds each pass had."""
 
     seconds: tuple[float, ...] = ()
     calls_a_sample: int = 0
     failure: str | None = None
+    passes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,9 +104,7 @@ class Stopwatch:
         with without_collector():
             self._rounds(runners, failures, effort, on_round)
         return {
-            name: Samples(failure=failures[name])
-            if name in failures
-            else Samples(tuple(runners[name].seconds), runners[name].calls)
+            name: Samples(failure=failures[name]) if name in failures else _samples(runners[name])
             for name in contenders
         }
 
@@ -154,6 +154,22 @@ class Stopwatch:
         return self.clock() - began
 
 
+def _samples(runner: _Runner) -> Samples:
+    return Samples(tuple(runner.seconds), runner.calls, passes=(len(runner.seconds),))
+
+
+def joined(passes: Sequence[Samples]) -> Samples:
+    """Samples of one contender that were taken at several times; one failure fails all."""
+    for taken in passes:
+        if taken.failure is not None:
+            return taken
+    return Samples(
+        tuple(second for taken in passes for second in taken.seconds),
+        passes[0].calls_a_sample,
+        passes=tuple(rounds for taken in passes for rounds in taken.passes),
+    )
+
+
 def spread(values: Sequence[float]) -> Spread:
     """The median of measured values, and the quantiles that 80 % of them lie between."""
     lower, median, upper = np.quantile(np.asarray(values), [LOWER, 0.5, UPPER])
@@ -161,22 +177,38 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def ratio(
-    values: Sequence[float], to: Sequence[float], resamples: int = RESAMPLES, seed: int = 0
+    values: Sequence[float],
+    to: Sequence[float],
+    passes: Sequence[int] = (),
+    resamples: int = RESAMPLES,
+    seed: int = 0,
 ) -> Spread:
     """The ratio of two medians, and between which it lies in 80 % of bootstrapped measurements.
 
     Values at the same place are of the same round, so rounds are drawn, not values: what slowed
-    both in a round counts for both.
+    both in a round counts for both. Where `passes` says how many rounds each of several passes had,
+    passes are drawn first: rounds of one are more alike than those of two.
     """
     if len(values) != len(to) or not values:
         raise ValueError(
             f"a ratio needs values of the same rounds, got {len(values)} and {len(to)} of them"
         )
     above, below = np.asarray(values), np.asarray(to)
-    drawn = np.random.default_rng(seed).integers(len(above), size=(resamples, len(above)))
+    drawn = _drawn_rounds(passes or (len(values),), resamples, np.random.default_rng(seed))
     ratios = np.median(above[drawn], axis=1) / np.median(below[drawn], axis=1)
     lower, upper = np.quantile(ratios, [LOWER, UPPER])
     return Spread(float(np.median(above) / np.median(below)), float(lower), float(upper))
+
+
+def _drawn_rounds(
+    passes: Sequence[int], resamples: int, chance: np.random.Generator
+) -> NDArray[np.int64]:
+    """About as many rounds as there are, in every row: drawn ones of drawn passes."""
+    sizes = np.asarray(passes)
+    rounds_a_pass = max(1, int(sizes.sum()) // len(sizes))
+    chosen = chance.integers(len(sizes), size=(resamples, len(sizes))).repeat(rounds_a_pass, axis=1)
+    first_of = np.cumsum(sizes) - sizes
+    return np.asarray(first_of[chosen] + chance.integers(sizes[chosen]))
 
 
 def reason(error: Exception) -> str:

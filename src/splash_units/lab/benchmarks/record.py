@@ -8,7 +8,7 @@ import ctypes
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from splash_units.lab.benchmarks.company import arithmetic, cores_taken_by_other
 from splash_units.lab.benchmarks.contenders import kernel_in_use
 from splash_units.lab.durable import read_json, write_json
 from splash_units.lab.machine import commit_of, describe_machine, now
-from splash_units.lab.timing import Effort, Samples, Stopwatch, ratio, reason, spread
+from splash_units.lab.timing import Effort, Samples, Stopwatch, joined, ratio, reason, spread
 
 SCHEMA = 1
 _PACKAGES = (
@@ -36,6 +36,15 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 Record = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Pass:
+    """What a case took at one time, and who else was there."""
+
+    samples: Mapping[str, Samples] = field(default_factory=dict)
+    beside: tuple[float, ...] = ()
+    cores_taken_by_others: float | None = None
+
+
 def measure(
     case: Case,
     effort: Effort,
@@ -43,28 +52,47 @@ def measure(
     on_round: Callable[[int], None] = lambda done: None,
 ) -> Record:
     """Measure a case: medians, quantiles and ratios, or why there are none."""
+    return result_of(case, [take(case, effort, stopwatch, on_round)])
+
+
+def take(
+    case: Case,
+    effort: Effort,
+    stopwatch: Stopwatch,
+    on_round: Callable[[int], None] = lambda done: None,
+) -> Pass:
+    """Let the contenders of a case take their turns."""
     if case.compiles:
         torch.compiler.reset()  # or earlier cases would count towards the limit of recompiling
+    if case.measures == "bytes":
+        return Pass()
     before = usage()
-    beside: tuple[float, ...] = ()
+    keep_freed_memory()
+    taking_part = {**case.contenders, _BESIDE: arithmetic}
+    with torch.set_grad_enabled(case.records_gradients):
+        samples = stopwatch.compare(taking_part, effort, on_round)
+    beside = samples.pop(_BESIDE).seconds
+    return Pass(samples, beside, cores_taken_by_others(before, usage()))
+
+
+def result_of(case: Case, passes: Sequence[Pass]) -> Record:
+    """What all passes of a case say together."""
     if case.measures == "bytes":
         results = _count(case)
     else:
-        keep_freed_memory()
-        taking_part = {**case.contenders, _BESIDE: arithmetic}
-        with torch.set_grad_enabled(case.records_gradients):
-            samples = stopwatch.compare(taking_part, effort, on_round)
-        beside = samples.pop(_BESIDE).seconds
-        results = _time(case, samples)
+        names = passes[0].samples
+        results = _time(case, {name: joined([p.samples[name] for p in passes]) for name in names})
+    cores = [p.cores_taken_by_others for p in passes if p.cores_taken_by_others is not None]
     return {
         "section": case.section,
         "name": case.name,
         "yardstick": case.yardstick,
         "measures": case.measures,
         **results,
+        "passes": len(passes),
         "published_ratios": dict(case.published),
-        "cores_taken_by_others": cores_taken_by_others(before, usage()),
-        "arithmetic_slowed": slowed(beside),
+        "cores_taken_by_others": max(cores, default=None),
+        "arithmetic_slowed": slowed([second for p in passes for second in p.beside]),
     }
 
 
@@ -103,7 +131,7 @@ def _ratio(samples: Mapping[str, Samples], name: str, to: str) -> Record | None:
     above, below = samples[name], samples[to]
     if above.failure is not None or below.failure is not None:
         return None
-    return asdict(ratio(above.seconds, below.seconds))
+    return asdict(ratio(above.seconds, below.seconds, above.passes))
 
 
 def _count(case: Case) -> Record:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ from splash_units.lab.cli.terminal import StoreOption, out, user_errors
 if TYPE_CHECKING:
     from splash_units.lab.benchmarks.cases import Case
     from splash_units.lab.benchmarks.presenting import Rows
-    from splash_units.lab.benchmarks.record import Record
+    from splash_units.lab.benchmarks.record import Pass, Record
     from splash_units.lab.timing import Effort, Stopwatch
 
 ATTACKS = "attacks"
@@ -38,6 +39,9 @@ def bench(
     seconds: Annotated[
         float | None, typer.Option(min=0.01, help="How long each case goes on taking turns.")
     ] = None,
+    passes: Annotated[
+        int, typer.Option(min=1, help="Go through all cases so often, and join what they took.")
+    ] = 1,
     only: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Only cases with this in their name.")
     ] = None,
@@ -86,16 +90,17 @@ def bench(
         wanted = _chosen(there, only)
     run = record.describe_run(("splash", *sys.argv[1:]), device) | attacked
     _announce(run, len(wanted), peers)
-    results = []
-    for case in wanted:
-        effort = _effort(case, quick, seconds)
-        results.append(_follow(case, effort, _stopwatch(device)))
-        out.print(_table(presenting.case_rows(results[-1])))
-        if case.measures == "seconds":
-            _warn_of_company(results[-1])
-        out.print()
+    results: list[Record] = []
+    taken: list[list[record.Pass]] = [[] for _ in wanted]
+    for number, case in product(range(passes), range(len(wanted))):
+        label = f"pass {number + 1} of {passes}: " if passes > 1 else ""
+        effort = _effort(wanted[case], quick, seconds)
+        taken[case].append(_follow(wanted[case], effort, _stopwatch(device), label))
+        results[case : case + 1] = [record.result_of(wanted[case], taken[case])]
         if output is not None:  # after each, or an interruption would lose all
             record.save(output, run, results)
+        if number + 1 == passes:
+            _show(results[case])
     if any(result["targets"] for result in results):
         out.print(_table(presenting.targets_rows(results)))
     if output is not None:
@@ -186,10 +191,10 @@ def _announce(run: "Record", count: int, peers: bool) -> None:
             out.print(f"not installed, left out: {', '.join(missing)}")
 
 
-def _follow(case: "Case", effort: "Effort", stopwatch: "Stopwatch") -> "Record":
-    from splash_units.lab.benchmarks.record import measure
+def _follow(case: "Case", effort: "Effort", stopwatch: "Stopwatch", label: str) -> "Pass":
+    from splash_units.lab.benchmarks.record import take
 
-    name = f"{case.section}: {case.name}"
+    name = f"{label}{case.section}: {case.name}"
     if not out.is_terminal:
         out.print(escape(f"measuring {name}"))
         sys.stdout.flush()
@@ -206,7 +211,16 @@ def _follow(case: "Case", effort: "Effort", stopwatch: "Stopwatch") -> "Record":
         def on_round(done: int) -> None:
             bar.update(task, description=escape(f"{name}: round {done}"))
 
-        return measure(case, effort, stopwatch, on_round)
+        return take(case, effort, stopwatch, on_round)
+
+
+def _show(result: "Record") -> None:
+    from splash_units.lab.benchmarks.presenting import case_rows
+
+    out.print(_table(case_rows(result)))
+    if result["measures"] == "seconds":
+        _warn_of_company(result)
+    out.print()
 
 
 def _warn_of_company(result: "Record") -> None:
