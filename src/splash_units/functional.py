@@ -106,7 +106,7 @@ def batch_norm_splash(
     )  # fmt: skip
     found: tuple[Tensor, ...] | None = None
     if is_compiling() and os.environ.get("SPLASH_KERNEL") != "triton":
-        if _serves_graph(x, a_pos, hinges):
+        if x.numel() > 0 and _serves_graph(x, a_pos, hinges):
             found = torch.ops.splash_units.batch_norm_splash.default(*arguments)
     else:
         try:

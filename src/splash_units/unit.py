@@ -303,12 +303,19 @@ class BatchNormSplash(Splash):
             return (*counted, self.weight, self.bias)
 
     def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *rest: Any, **named: Any
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        *rest: Any,
+        **named: Any,
     ) -> None:
         own = {f"{prefix}{name}": getattr(self, name) for name in ("a_pos", "a_neg", "hinges")}
         if not own.keys() & state_dict.keys():  # a batch norm's state
-            state_dict = {**state_dict, **own}
-        super()._load_from_state_dict(state_dict, prefix, *rest, **named)
+            if local_metadata.get("version", 1) < 2 and self.track_running_stats:
+                own[f"{prefix}num_batches_tracked"] = self.num_batches_tracked  # old ones have none
+            state_dict = {**own, **state_dict}
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest, **named)
 
     def extra_repr(self) -> str:
         said = [str(self.num_features)]
