@@ -305,6 +305,7 @@ def test_slopes_of_each_unit() -> None:
     x = torch.randn(5, 3, 4, 6)
     compare(x, *slopes(4, 3, 4, 6), hinges)
     compare(x.to(memory_format=torch.channels_last), *slopes(4, 3, 4, 6), hinges)
+    compare(torch.randn(5, 3, 1, 6), *slopes(4, 3, 1, 6), hinges)
 
 
 def test_public_function_takes_any_broadcast() -> None:

@@ -34,6 +34,12 @@ void with_type(const Tensor& x, const F& f) {
   }
 }
 
+int64_t product(at::IntArrayRef sizes, int64_t first, int64_t last) {
+  int64_t n = 1;
+  for (int64_t d = first; d < last; ++d) n *= sizes[d];
+  return n;
+}
+
 // The slopes' own dimensions, as they stand against those of x: dimensions [first, last) of x.
 struct Own {
   int64_t first = 0, last = 0;
@@ -41,7 +47,8 @@ struct Own {
 };
 
 // Where slopes of shape (hinges, own...) with `trailing` dimensions of x to their right belong. The
-// kernel serves one run of whole dimensions; nullopt for anything else that broadcasts.
+// kernel serves one run of whole dimensions, which those where x has one element do not part; nullopt for anything else
+// that broadcasts.
 optional<Own> own_dimensions(const Tensor& x, const Tensor& a, int64_t trailing) {
   const int64_t count = a.dim() - 1, offset = x.dim() - trailing - count;
   if (offset < 0) return std::nullopt;
@@ -50,16 +57,10 @@ optional<Own> own_dimensions(const Tensor& x, const Tensor& a, int64_t trailing)
     if (a.size(d + 1) == 1) continue;
     if (a.size(d + 1) != x.size(offset + d)) return std::nullopt;
     if (own.one_group()) own.first = offset + d;
-    else if (own.last != offset + d) return std::nullopt;
+    else if (product(x.sizes(), own.last, offset + d) != 1) return std::nullopt;
     own.last = offset + d + 1;
   }
   return own;
-}
-
-int64_t product(at::IntArrayRef sizes, int64_t first, int64_t last) {
-  int64_t n = 1;
-  for (int64_t d = first; d < last; ++d) n *= sizes[d];
-  return n;
 }
 
 bool channels_last(const Tensor& x) {

@@ -49,14 +49,15 @@ def own_dimensions(x: Tensor, slopes: Tensor, trailing: int) -> range:
     """The dimensions of x along which slopes of shape (hinges, own...) differ.
 
     `trailing` dimensions of x stand to the right of the slopes' own. The kernel serves one run of
-    whole dimensions; for anything else that broadcasts there is a ValueError.
+    whole dimensions, which those where x has one element do not part; for anything else that
+    broadcasts there is a ValueError.
     """
     own = slopes.shape[1:]
     offset = x.dim() - trailing - len(own)
     differing = [offset + d for d, size in enumerate(own) if size != 1]
     run = range(differing[0], differing[-1] + 1) if differing else range(0)
     whole = offset >= 0 and all(x.shape[d] == own[d - offset] for d in differing)
-    if not whole or list(run) != differing:
+    if not whole or any(x.shape[d] != 1 for d in run if d not in differing):
         raise ValueError(
             f"slopes of shape {tuple(slopes.shape)} with {trailing} trailing dimensions are no run "
             f"of whole dimensions of x, of shape {tuple(x.shape)}"
