@@ -224,6 +224,16 @@ def test_every_magnitude_and_both_zeros(first: float, where: str) -> None:
     assert y[-2:].signbit().tolist() == [False, True]
 
 
+@pytest.mark.parametrize("where", ["six on a grid", "many"])
+def test_slopes_so_steep_that_intercepts_would_overflow(where: str) -> None:
+    hinges = torch.tensor(HINGES[where])
+    a = torch.zeros(len(hinges))
+    a[-1] = 3e38
+    x = torch.linspace(-3.0, 3.0, 77)
+    y = OPERATORS.splash(x, a, -a, hinges, 0, 1.0)
+    torch.testing.assert_close(y, reference.splash(x, a, -a, hinges))
+
+
 def test_one_value_everywhere_is_summed_up_exactly() -> None:
     hinges, a = torch.tensor(HINGES["many"]), torch.ones(16)
     for value in (0.1, 1.3, -2.4, 7.7):

@@ -36,6 +36,7 @@ SPLASH_BYTEWISE(to_halves, packs_epi32)      // too large numbers become the lar
 SPLASH_BYTEWISE(to_bytes, packs_epi16)
 SPLASH_BYTEWISE(larger_bytes, max_epi8)
 SPLASH_BYTEWISE(smaller_bytes, min_epi8)
+SPLASH_BYTEWISE(add_bytes, adds_epi8)  // too large sums become the largest
 SPLASH_BYTEWISE(low_bytes, unpacklo_epi8)
 SPLASH_BYTEWISE(high_bytes, unpackhi_epi8)
 SPLASH_BYTEWISE(low_halves, unpacklo_epi16)
@@ -75,17 +76,23 @@ struct ByteTable {
     uint8_t parts[4];
     std::memcpy(parts, &value, 4);
     auto& side = entry < 0 && !few ? left : right;
-    for (int place = entry & 15; place < register_bytes; place += 16)
+    for (int place = few ? few_cells_a_side + entry : entry & 15; place < register_bytes; place += 16)
       for (int k = 0; k < 4; ++k) side[k][place] = parts[k];
   }
 };
+
+// Numbers of cells, held within the table. Few: its places, whose upper bits do not matter as long as the highest is 0.
+template <bool few>
+SPLASH_INLINE Ints<float> within_table(Ints<float> cells) {
+  if constexpr (few) return larger_bytes(add_bytes(cells, every_byte(0x78)), every_byte(0x70));
+  return smaller_bytes(larger_bytes(cells, every_byte(-cells_a_side)), every_byte(cells_a_side - 1));
+}
 
 // Where entries of four vectors stand in the tables; a side they are not on gives zeros.
 template <bool few>
 struct Places {
   const Ints<float> right, left;
-  explicit SPLASH_INLINE Places(Ints<float> entries)
-      : right(few ? entries & every_byte(15) : entries), left(entries ^ every_byte(0x80)) {}
+  explicit SPLASH_INLINE Places(Ints<float> entries) : right(entries), left(entries ^ every_byte(0x80)) {}
 
   SPLASH_INLINE Ints<float> look_up(const ByteTable& t, int k) const {
     Ints<float> table;

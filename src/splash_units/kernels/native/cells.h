@@ -32,7 +32,7 @@ SPLASH_INLINE bool is_finite(Vec<float> v) { return !any<float>((v - v) != 0); }
 // --- forward ------------------------------------------------------------------------------------------
 
 // Numbers of cells, step by step. Close to a hinge it may be the neighbour's, where both segments give the same value;
-// but the sign is exact.
+// but the sign is exact. Infinities, NaN and what is too large for a whole number all become the number with -0.0's bits.
 template <bool few, int count>
 struct Numbering {
   Vec<float> t[count];
@@ -41,18 +41,18 @@ struct Numbering {
     SPLASH_UNROLLED
     for (int q = 0; q < count; ++q) t[q] = in_order(floor_of(t[q]));
   }
-  SPLASH_INLINE Ints<float> cells() const {
-    constexpr int most = few ? few_cells_a_side : cells_a_side;
+  SPLASH_INLINE Ints<float> cells(Watch<float>& watch) const {
     Ints<float> j[count];
     SPLASH_UNROLLED
-    for (int q = 0; q < count; ++q) j[q] = in_order(to_whole(t[q]));
-    return in_order(smaller_bytes(larger_bytes(as_bytes<count>(j), every_byte(-most)), every_byte(most - 1)));
+    for (int q = 0; q < count; ++q) watch.see_least(j[q] = in_order(to_whole(t[q])));
+    return in_order(within_table<few>(as_bytes<count>(j)));
   }
 };
 
-template <class T, Affine affine, bool few>
-SPLASH_ONE_COPY void forward_cells_strip(const T* x, T* y, int64_t n, int64_t stride, int filled, const Lanes<float>& p) {
-  constexpr bool in_twos = goes_in_twos<T, affine, Finder::cells>;
+template <class T, Affine affine, Finder finder>
+SPLASH_ONE_COPY void forward_cells_strip(const T* x, T* y, int64_t n, int64_t any_stride, int filled, const Lanes<float>& p) {
+  constexpr bool in_twos = goes_in_twos<T, affine, finder>, few = is_few(finder);
+  const int64_t stride = apart<float, affine>(any_stride);
   const Table& table = *p.table;
   const float cells_per_unit = table.cells_per_unit;
   const Norms<float, affine> norms(p);
@@ -67,7 +67,7 @@ SPLASH_ONE_COPY void forward_cells_strip(const T* x, T* y, int64_t n, int64_t st
     load.template operator()<count>(z, i);
     SPLASH_UNROLLED
     for (int q = 0; q < count; ++q) {
-      watch.see_least(z[q]), watch.see_largest(magnitude<float>(z[q]));
+      if constexpr (is_falling(finder)) watch.see_least(z[q]);
       numbers.t[q] = in_order(z[q] * cells_per_unit);
     }
   };
@@ -86,13 +86,13 @@ SPLASH_ONE_COPY void forward_cells_strip(const T* x, T* y, int64_t n, int64_t st
     Numbering<few, in_bytes> numbers;
     begin(numbers, 0);
     numbers.round_down();
-    Ints<float> cells = numbers.cells(), next_cells;
+    Ints<float> cells = numbers.cells(watch), next_cells;
     for (; i + in_bytes <= n; i += in_bytes) {
       fetch_ahead(x + i * stride, y + i * stride);
       fetch_ahead(x + (i + 2) * stride, y + (i + 2) * stride);
       // While four vectors look up, the next four find their cells; the last, those again.
       begin(numbers, i + 2 * in_bytes <= n ? i + in_bytes : i);
-      store.template operator()<in_bytes>(cells, i, [&] { numbers.round_down(); }, [&] { next_cells = numbers.cells(); });
+      store.template operator()<in_bytes>(cells, i, [&] { numbers.round_down(); }, [&] { next_cells = numbers.cells(watch); });
       cells = next_cells;
     }
   }
@@ -100,9 +100,9 @@ SPLASH_ONE_COPY void forward_cells_strip(const T* x, T* y, int64_t n, int64_t st
     Numbering<few, 1> numbers;
     begin(numbers, i);
     numbers.round_down();
-    store.template operator()<1>(numbers.cells(), i, [] {}, [] {});
+    store.template operator()<1>(numbers.cells(watch), i, [] {}, [] {});
   }
-  if (!watch.saw_negative_zero() && !watch.saw(table.too_large)) [[likely]] return;
+  if (!watch.saw_negative_zero()) [[likely]] return;
   forward_one_by_one<T, affine, false>(x, y, n, stride, filled, p);
 }
 

@@ -75,8 +75,10 @@ auto forward_strip_for(int hinges, Affine affine, Finder finder, bool own_slopes
       if (finder == Finder::wholes) return &forward_wholes_strip<T, norm, Finder::wholes>;
       if (finder == Finder::wholes_flat_left) return &forward_wholes_strip<T, norm, Finder::wholes_flat_left>;
       if (finder == Finder::wholes_falling) return &forward_wholes_strip<T, norm, Finder::wholes_falling>;
-      if (finder == Finder::cells || finder == Finder::few_cells)
-        return finder == Finder::cells ? &forward_cells_strip<T, norm, false> : &forward_cells_strip<T, norm, true>;
+      if (finder == Finder::cells) return &forward_cells_strip<T, norm, Finder::cells>;
+      if (finder == Finder::few_cells) return &forward_cells_strip<T, norm, Finder::few_cells>;
+      if (finder == Finder::cells_falling) return &forward_cells_strip<T, norm, Finder::cells_falling>;
+      if (finder == Finder::few_cells_falling) return &forward_cells_strip<T, norm, Finder::few_cells_falling>;
     }
     return with_count<T>(hinges, [&](auto k) {
       if constexpr (has_lookup && !std::is_same_v<T, double>)

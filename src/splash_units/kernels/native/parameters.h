@@ -20,12 +20,19 @@ enum class Finder {
   grid,      // hinges are multiples of a step; the cell number looks up a register for each side
   cells,     // hinges are multiples of a step, up to fifteen: see cells.h
   few_cells,  // forward only, multiples up to seven
+  cells_falling,  // forward only, where the first slope on the right is negative
+  few_cells_falling,
   wholes,    // forward only, hinges are whole numbers but for one: see wholes.h
   wholes_flat_left,  // the same where the leftmost slope is zero,
   wholes_falling,    // or the first slope on the right negative
 };
-constexpr int finders = 8;
+constexpr int finders = 10;
 constexpr bool is_wholes(Finder finder) { return finder >= Finder::wholes; }
+constexpr bool is_cells(Finder finder) { return finder >= Finder::cells && finder <= Finder::few_cells_falling; }
+constexpr bool is_few(Finder finder) { return finder == Finder::few_cells || finder == Finder::few_cells_falling; }
+constexpr bool is_falling(Finder finder) {
+  return finder == Finder::cells_falling || finder == Finder::few_cells_falling || finder == Finder::wholes_falling;
+}
 
 // The shape of one group as registers to look up, one for each side. segments: entry -k modulo 4 is the
 // segment beyond k hinges. grid: entry 0 is x = 0, entry j is ((j-1) step, j step]. cells: see
@@ -34,7 +41,6 @@ struct Table {
   Vec<float> slope, intercept, slope_neg, intercept_neg;
   float cells_per_unit, last;
   float step_high, step_low;
-  float too_large;  // the least input that has no cell
   ByteTable slopes, intercepts;
 };
 
@@ -137,36 +143,48 @@ Finder wholes_or(Finder otherwise, const Unit<float>& unit, int64_t group) {
   return left == 0 ? otherwise : Finder::wholes_falling;
 }
 
+bool has_finite_table(const Unit<float>& unit, int64_t group) {
+  double most = 0;  // no slope or intercept is larger
+  for (int s = 0; s < unit.hinges; ++s) {
+    const double p = unit.pos[s * unit.groups + group], n = unit.neg[s * unit.groups + group];
+    most += (std::fabs(p) + std::fabs(n)) * (1 + unit.at[s]);
+  }
+  return most <= std::numeric_limits<float>::max();
+}
+
 Finder finder_for(const Unit<float>& unit, int64_t group, bool forward) {
   if (!has_lookup) return Finder::compare;
   if (unit.hinges <= 4) return forward ? wholes_or(Finder::segments, unit, group) : Finder::segments;
   if (!forward && cells_per_unit(unit) > 0) return Finder::grid;
   const Steps steps(unit);
   if (!steps.fit) return Finder::compare;
-  return forward && steps.last < few_cells_a_side ? Finder::few_cells : Finder::cells;
+  if (!forward) return Finder::cells;
+  if (!has_finite_table(unit, group)) return Finder::compare;
+  const bool few = steps.last < few_cells_a_side;
+  if (unit.pos[group] >= 0) return few ? Finder::few_cells : Finder::cells;
+  return few ? Finder::few_cells_falling : Finder::cells_falling;
 }
 Finder finder_for(const Unit<double>&, int64_t, bool) { return Finder::compare; }
 
 // + 0.0 turns a negative zero into a positive one, which torch.relu gives left of zero.
 float entry(double value) { return std::isnan(value) ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>(value) + 0.0f; }
 
+// The intercept right of zero: one that keeps the sign of zeros, unless the slope turns it.
+float first_or(float intercept, int cell, double slope) { return cell == 0 && slope >= 0 ? -0.0f : intercept; }
+
 // Entry c is the cell from c steps on, for negative ones as well.
 void tabulate_cells(Table& t, const Unit<float>& unit, int64_t group, bool few) {
   const Steps steps(unit);
   t.cells_per_unit = static_cast<float>(1 / steps.step), t.step_high = steps.high, t.step_low = steps.low;
   double right = 0, left = 0, right_at = 0, left_at = 0;
-  float sum = 0;
   for (int cell = 0, s = 0; cell < (few ? few_cells_a_side : cells_a_side); ++cell) {
     for (; s < unit.hinges && steps.number[s] <= cell; ++s) {
       const double p = unit.pos[s * unit.groups + group], n = unit.neg[s * unit.groups + group];
       right += p, right_at -= p * unit.at[s], left -= n, left_at -= n * unit.at[s];
     }
-    t.slopes.set(cell, entry(right), few), t.intercepts.set(cell, entry(right_at), few);
+    t.slopes.set(cell, entry(right), few), t.intercepts.set(cell, first_or(entry(right_at), cell, right), few);
     t.slopes.set(-1 - cell, entry(left), few), t.intercepts.set(-1 - cell, entry(left_at), few);
-    for (double value : {right, right_at, left, left_at}) sum += static_cast<float>(value) * 0;
   }
-  // Numbers of cells are found as whole numbers of 31 bits. Where a slope is not finite, nothing has a cell.
-  t.too_large = sum == 0 ? std::ldexp(1 / t.cells_per_unit, 30) : 0;
 }
 
 // Entry j is the cell that begins at the j-th place on the right, and counted from the end, on the left.
@@ -181,7 +199,7 @@ void tabulate_wholes(Table& t, const Unit<float>& unit, int64_t group) {
       right += p, right_at -= p * unit.at[s], left -= n, left_at -= n * unit.at[s];
     }
     const int mirrored = lanes<float>::count - 1 - cell;
-    t.slope[cell] = entry(right), t.intercept[cell] = cell == 0 && right >= 0 ? -0.0f : entry(right_at);
+    t.slope[cell] = entry(right), t.intercept[cell] = first_or(entry(right_at), cell, right);
     t.slope[mirrored] = entry(left), t.intercept[mirrored] = entry(left_at);
   }
 }
@@ -190,7 +208,7 @@ void tabulate(Table& t, const Unit<float>& unit, int64_t group, Finder finder) {
   constexpr int W = lanes<float>::count;
   if (is_wholes(finder)) return tabulate_wholes(t, unit, group);
   t = Table{};
-  if (finder == Finder::cells || finder == Finder::few_cells) return tabulate_cells(t, unit, group, finder == Finder::few_cells);
+  if (is_cells(finder)) return tabulate_cells(t, unit, group, is_few(finder));
   const float cells = finder == Finder::grid ? cells_per_unit(unit) : 0;
   t.cells_per_unit = cells, t.last = unit.at[unit.hinges - 1] * cells + 1;
   const int entries = finder == Finder::grid ? static_cast<int>(t.last) : 4;

@@ -23,11 +23,11 @@ template <class C>
 struct Watch {
   using I = typename int_of<C>::type;
   Ints<C> least = Ints<C>{} + std::numeric_limits<I>::max(), largest{};
-  SPLASH_INLINE void see_least(Vec<C> v) { least = lesser<C>(least, bits<C>(v)); }
+  SPLASH_INLINE void see_least(Vec<C> v) { see_least(bits<C>(v)); }
+  SPLASH_INLINE void see_least(Ints<C> b) { least = lesser<C>(least, b); }
   SPLASH_INLINE void see_largest(Vec<C> u) { largest = greater<C>(largest, bits<C>(u)); }
   SPLASH_INLINE bool saw_negative_zero() const { return any<C>(least == std::numeric_limits<I>::min()); }
-  SPLASH_INLINE bool saw(C magnitude) const { return any<C>(largest >= bits<C>(all<C>(magnitude))); }  // or more, or NaN
-  SPLASH_INLINE bool saw_infinity_or_nan() const { return saw(std::numeric_limits<C>::infinity()); }
+  SPLASH_INLINE bool saw_infinity_or_nan() const { return any<C>(largest >= bits<C>(all<C>(std::numeric_limits<C>::infinity()))); }
 };
 
 // Batch norm in front: none, one for all vectors of a strip, or one for each, whose parameters follow each other.
@@ -92,6 +92,12 @@ struct OneByOne {
 // all lanes of a table's user are alike, and its vectors are neighbours.
 template <class T, Affine affine, Finder finder>
 constexpr bool goes_in_twos = std::is_same_v<T, bfloat16> && affine == Affine::none && finder != Finder::compare;
+
+// How far a table's users are apart. Only behind a batch norm they may be no neighbours.
+template <class C, Affine affine>
+SPLASH_INLINE int64_t apart(int64_t stride) {
+  return affine == Affine::one ? stride : lanes<C>::count;
+}
 
 // --- forward ------------------------------------------------------------------------------------------
 
