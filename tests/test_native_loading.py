@@ -6,10 +6,14 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
+from splash_units import BatchNormSplash, Splash
 from splash_units.kernels import native
 from splash_units.kernels.native import toolchain
 from splash_units.kernels.native.toolchain import Unavailable
@@ -60,6 +64,24 @@ def test_one_warning_says_why_there_is_no_kernel(
         said = native.why_not()
     assert said is not None
     assert said in str(warned[0].message)
+
+
+@pytest.mark.usefixtures("nothing_tried_yet")
+@pytest.mark.parametrize("make", [Splash, lambda: BatchNormSplash(3)])
+def test_a_wrong_setting_is_no_reason_for_another_kernel(
+    make: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "calls", None)
+    monkeypatch.delenv("SPLASH_KERNEL", raising=False)
+    monkeypatch.setenv("SPLASH_NATIVE_ISA", "nonsense")
+    with pytest.raises(ValueError, match="SPLASH_NATIVE_ISA=nonsense.*allowed here"):
+        make()(torch.randn(4, 3))
+
+
+@pytest.mark.usefixtures("nothing_tried_yet")
+def test_a_compiler_that_cannot_be_read_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", '"g++')
+    assert 'CXX="g++ is no command: No closing quotation' in str(native.why_not())
 
 
 @pytest.mark.usefixtures("nothing_tried_yet")

@@ -70,6 +70,8 @@ def scaled_splash(
             y = calls.splash(x, a_pos, a_neg, hinges, trailing, grad_scale)
         if y is None and (operators := _operators_for(x)) is not None:
             y = operators.splash(x, a_pos, a_neg, hinges, trailing, grad_scale)
+    except native.WrongSetting:
+        raise
     except (ValueError, TypeError):
         # Either the caller's mistake, which the check below explains, or something that only the
         # plain equation serves. Checking first would cost every call what few need.
@@ -114,6 +116,8 @@ def batch_norm_splash(
                 found = calls.batch_norm_splash(*arguments)
             if found is None and (operators := _operators_for(x)) is not None:
                 found = operators.batch_norm_splash(*arguments)
+        except native.WrongSetting:
+            raise
         except (ValueError, TypeError):
             # The two functions below say what is wrong, or serve where the kernel does not. One
             # that is forced must serve: running statistics would have moved before the second

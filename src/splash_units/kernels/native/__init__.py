@@ -19,6 +19,7 @@ from torch import Tensor
 
 from splash_units.kernels.native import building, cache, second_derivative, toolchain
 from splash_units.kernels.native.toolchain import Compiler, Unavailable
+from splash_units.kernels.native.toolchain import WrongSetting as WrongSetting
 
 NAMESPACE = "splash_units"
 MOST_HINGES = 64  # native.h: most_hinges

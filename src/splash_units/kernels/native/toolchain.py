@@ -31,6 +31,10 @@ class Unavailable(Exception):
         self.compiler_output = compiler_output
 
 
+class WrongSetting(ValueError):
+    """An environment variable asks for what there is not: nobody goes on without it in silence."""
+
+
 @dataclass(frozen=True)
 class Compiler:
     """How to call a C++ compiler, and what tells it from others: its version and arguments."""
@@ -43,7 +47,7 @@ def find_compiler() -> Compiler:
     """The compiler that CXX names, else the first of the usual ones."""
     chosen = os.environ.get("CXX", "").strip()
     for candidate in (chosen,) if chosen else _USUAL_COMPILERS:
-        program, *arguments = shlex.split(candidate)
+        program, *arguments = _words(candidate)
         if path := shutil.which(program):
             command = (path, *arguments)
             return Compiler(command, shlex.join((_version(command), *arguments)))
@@ -53,6 +57,13 @@ def find_compiler() -> Compiler:
         else f"no C++ compiler found (looked for {', '.join(_USUAL_COMPILERS)})"
     )
     raise Unavailable(f"{missing}. {_HOW_TO_INSTALL}")
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise Unavailable(f"CXX={command} is no command: {error}. {_HOW_TO_INSTALL}") from error
 
 
 def _version(command: tuple[str, ...]) -> str:
@@ -83,7 +94,7 @@ def chosen_instruction_set() -> str:
     chosen = os.environ.get("SPLASH_NATIVE_ISA", "").strip() or available[0]
     if chosen not in available:
         reason = "this CPU does not run it" if chosen in FLAGS else "there is no such kernel"
-        raise ValueError(
+        raise WrongSetting(
             f"SPLASH_NATIVE_ISA={chosen}: {reason}; allowed here: {', '.join(available)}"
         )
     return chosen
