@@ -74,7 +74,7 @@ def test_a_wrong_setting_is_no_reason_for_another_kernel(
     monkeypatch.setattr(native, "calls", None)
     monkeypatch.delenv("SPLASH_KERNEL", raising=False)
     monkeypatch.setenv("SPLASH_NATIVE_ISA", "nonsense")
-    with pytest.raises(ValueError, match="SPLASH_NATIVE_ISA=nonsense.*allowed here"):
+    with pytest.raises(ValueError, match=r"SPLASH_NATIVE_ISA=nonsense.*allowed here"):
         make()(torch.randn(4, 3))
 
 
