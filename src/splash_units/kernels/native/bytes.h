@@ -1,12 +1,16 @@
-// Tables of 32 floats, looked up a byte at a time.
+// Tables of 32 floats, looked up by entry numbers that stand in bytes.
 //
-// One instruction looks up a whole register of bytes in a table of sixteen, as fast as any other; one that looks up
-// floats in a table of eight takes twice as long, and 32 floats would need four of them. So entry numbers of four
-// vectors stand in the bytes of one, each byte of a float has a table of its own, and what they give is put together.
+// One instruction of AVX2 looks up a whole register of bytes in a table of sixteen, as fast as any other; one that
+// looks up floats in a table of eight takes twice as long, and 32 floats would need four of them. So entry numbers of
+// four vectors stand in the bytes of one, each byte of a float has a table of its own, and what they give is put
+// together. AVX-512 looks up 32 floats, which are two of its registers, in one instruction.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
+#include <type_traits>
 
 #include "simd.h"
 
@@ -17,37 +21,53 @@ constexpr int in_bytes = 4;        // vectors whose entry numbers fit into the b
 constexpr int cells_a_side = 16;   // entries -16 to 15, as many as two registers of bytes hold
 constexpr int few_cells_a_side = 8;  // entries -8 to 7: one register
 
-#if defined(__AVX512F__)
-#define SPLASH_BYTEWISE(name, operation)                                        \
-  SPLASH_INLINE Ints<float> name(Ints<float> a, Ints<float> b) {                \
-    return (Ints<float>)_mm512_##operation((__m512i)a, (__m512i)b);             \
+// What instructions do with each 128-bit piece of two registers, and in plain C++: number i of the piece they give,
+// from numbers of pieces a and b.
+#if defined(SPLASH_INTRINSIC)
+#define SPLASH_BYTEWISE(name, operation, From, To, number)                                       \
+  SPLASH_INLINE Ints<float> name(Ints<float> a, Ints<float> b) {                                 \
+    return (Ints<float>)SPLASH_INTRINSIC(operation)((Words)a, (Words)b);                         \
   }
-#elif defined(__AVX2__)
-#define SPLASH_BYTEWISE(name, operation)                                        \
-  SPLASH_INLINE Ints<float> name(Ints<float> a, Ints<float> b) {                \
-    return (Ints<float>)_mm256_##operation((__m256i)a, (__m256i)b);             \
+#else
+template <class Number> struct Pieces {
+  static constexpr int length = 16 / sizeof(Number);
+  Number of[register_bytes / 16][length];
+};
+template <class From, class To, class F>
+SPLASH_INLINE Ints<float> by_piece(Ints<float> a, Ints<float> b, const F& number) {
+  Pieces<From> in_a, in_b;
+  Pieces<To> out;
+  std::memcpy(&in_a, &a, sizeof a), std::memcpy(&in_b, &b, sizeof b);
+  for (int piece = 0; piece < register_bytes / 16; ++piece)
+    for (int i = 0; i < out.length; ++i) out.of[piece][i] = number(in_a.of[piece], in_b.of[piece], i);
+  std::memcpy(&a, &out, sizeof a);
+  return a;
+}
+template <class To> SPLASH_INLINE To saturated(int v) {
+  return std::clamp<int>(v, std::numeric_limits<To>::min(), std::numeric_limits<To>::max());
+}
+#define SPLASH_BYTEWISE(name, operation, From, To, number)                                       \
+  SPLASH_INLINE Ints<float> name(Ints<float> a, Ints<float> b) {                                 \
+    return by_piece<From, To>(a, b, [](const From* a, const From* b, int i) -> To { return number; }); \
   }
-#else  // without lookups none is called
-#define SPLASH_BYTEWISE(name, operation) \
-  SPLASH_INLINE Ints<float> name(Ints<float> a, Ints<float>) { return a; }
 #endif
-SPLASH_BYTEWISE(lookup_bytes, shuffle_epi8)  // 0 where the place's highest bit is set
-SPLASH_BYTEWISE(to_halves, packs_epi32)      // too large numbers become the largest
-SPLASH_BYTEWISE(to_bytes, packs_epi16)
-SPLASH_BYTEWISE(larger_bytes, max_epi8)
-SPLASH_BYTEWISE(smaller_bytes, min_epi8)
-SPLASH_BYTEWISE(add_bytes, adds_epi8)  // too large sums become the largest
-SPLASH_BYTEWISE(low_bytes, unpacklo_epi8)
-SPLASH_BYTEWISE(high_bytes, unpackhi_epi8)
-SPLASH_BYTEWISE(low_halves, unpacklo_epi16)
-SPLASH_BYTEWISE(high_halves, unpackhi_epi16)
-SPLASH_BYTEWISE(low_words, unpacklo_epi32)
-SPLASH_BYTEWISE(high_words, unpackhi_epi32)
+SPLASH_BYTEWISE(lookup_bytes, shuffle_epi8, int8_t, int8_t, b[i] < 0 ? 0 : a[b[i] & 15])
+SPLASH_BYTEWISE(to_halves, packs_epi32, int32_t, int16_t, saturated<int16_t>(i < 4 ? a[i] : b[i - 4]))
+SPLASH_BYTEWISE(to_bytes, packs_epi16, int16_t, int8_t, saturated<int8_t>(i < 8 ? a[i] : b[i - 8]))
+SPLASH_BYTEWISE(larger_bytes, max_epi8, int8_t, int8_t, std::max(a[i], b[i]))
+SPLASH_BYTEWISE(smaller_bytes, min_epi8, int8_t, int8_t, std::min(a[i], b[i]))
+SPLASH_BYTEWISE(add_bytes, adds_epi8, int8_t, int8_t, saturated<int8_t>(a[i] + b[i]))
+SPLASH_BYTEWISE(low_bytes, unpacklo_epi8, int8_t, int8_t, (i % 2 ? b : a)[i / 2])
+SPLASH_BYTEWISE(high_bytes, unpackhi_epi8, int8_t, int8_t, (i % 2 ? b : a)[i / 2 + 8])
+SPLASH_BYTEWISE(low_halves, unpacklo_epi16, int16_t, int16_t, (i % 2 ? b : a)[i / 2])
+SPLASH_BYTEWISE(high_halves, unpackhi_epi16, int16_t, int16_t, (i % 2 ? b : a)[i / 2 + 4])
+SPLASH_BYTEWISE(low_words, unpacklo_epi32, int32_t, int32_t, (i % 2 ? b : a)[i / 2])
+SPLASH_BYTEWISE(high_words, unpackhi_epi32, int32_t, int32_t, (i % 2 ? b : a)[i / 2 + 2])
 #undef SPLASH_BYTEWISE
 
 // v, made here and not later or earlier: the compiler's own order makes steps wait for each other.
 template <class V> SPLASH_INLINE V in_order(V v) {
-#if defined(__AVX2__)
+#if defined(SPLASH_INTRINSIC)
   __asm__ volatile("" : "+v"(v));
 #endif
   return v;
@@ -126,6 +146,38 @@ SPLASH_INLINE void look_up(const ByteTable& t, const Places<few>& places, Vec<fl
     v[3] = (Vec<float>)high_halves(first.high, last.high);
   }
 }
+
+// The same where a register holds sixteen floats.
+struct FloatTable {
+  alignas(register_bytes) float of[2 * cells_a_side];
+
+  void set(int entry, float value, bool few) { of[few ? few_cells_a_side + entry : entry & 31] = value; }
+};
+
+// What lookup_bytes needs to give the numbers of vector q again.
+struct Unpacking {
+  alignas(register_bytes) int32_t places[in_bytes][lanes<float>::count];
+  constexpr Unpacking() : places() {
+    for (int q = 0; q < in_bytes; ++q)
+      for (int lane = 0; lane < lanes<float>::count; ++lane) places[q][lane] = int32_t(0x80808000) | byte_of(q, lane) % 16;
+  }
+};
+constexpr Unpacking unpacking;
+
+template <int count, bool few, class F>
+SPLASH_INLINE void look_up(const FloatTable& t, const Places<few>& places, Vec<float>* v, const F& meanwhile) {
+  meanwhile();
+  const Vec<float> first = stored<float>::load(t.of), second = stored<float>::load(t.of + lanes<float>::count);
+  SPLASH_UNROLLED
+  for (int q = 0; q < count; ++q) {
+    Ints<float> unpack;
+    std::memcpy(&unpack, unpacking.places[q], sizeof unpack);
+    const Ints<float> entries = lookup_bytes(places.right, unpack);
+    v[q] = in_order(few ? lookup(first, entries) : lookup(first, second, entries));
+  }
+}
+
+using CellTable = std::conditional_t<register_bytes == 64, FloatTable, ByteTable>;
 
 }  // namespace
 }  // namespace splash_units

@@ -207,9 +207,11 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
 }
 
 const char* instruction_set() {
-#if defined(__AVX512F__)
+#if defined(SPLASH_AVX512_EMULATED)
+  return "avx512-emulated";
+#elif defined(SPLASH_AVX512)
   return "avx512";
-#elif defined(__AVX2__)
+#elif defined(SPLASH_AVX2)
   return "avx2";
 #else
   return "portable";

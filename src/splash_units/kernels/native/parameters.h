@@ -41,7 +41,7 @@ struct Table {
   Vec<float> slope, intercept, slope_neg, intercept_neg;
   float cells_per_unit, last;
   float step_high, step_low;
-  ByteTable slopes, intercepts;
+  CellTable slopes, intercepts;
 };
 
 template <class C>

@@ -2,6 +2,7 @@
 // source is AVX-512, AVX2 or portable code. Intrinsics only where the extension has no word for it.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -14,10 +15,21 @@
 
 namespace splash_units {
 
-#if defined(__AVX512F__)
+// Whose intrinsics serve. Where there are none, plain C++ does.
+#if defined(SPLASH_AVX512_EMULATED)  // for tests: its registers, on machines that have none so wide
 constexpr int register_bytes = 64;
+#elif defined(__AVX512F__)
+constexpr int register_bytes = 64;
+#define SPLASH_AVX512
+#define SPLASH_INTRINSIC(operation) _mm512_##operation
+typedef __m512 Floats;
+typedef __m512i Words;
 #elif defined(__AVX2__)
 constexpr int register_bytes = 32;
+#define SPLASH_AVX2
+#define SPLASH_INTRINSIC(operation) _mm256_##operation
+typedef __m256 Floats;
+typedef __m256i Words;
 #else
 constexpr int register_bytes = 16;
 #endif
@@ -37,9 +49,15 @@ template <class C> using Vec = typename vector_of<C>::type;
 template <class C> using Ints = typename vector_of<C>::ints;
 template <class C> using Wide = typename vector_of<C>::wide;  // the same lanes in double
 
+#if defined(SPLASH_AVX512_EMULATED)  // what is one instruction there, is dozens: calls are quicker to compile
+#define SPLASH_INLINE inline
+#define SPLASH_INLINE_LAMBDA
+#define SPLASH_UNROLLED
+#else
 #define SPLASH_INLINE inline __attribute__((always_inline))
 #define SPLASH_INLINE_LAMBDA __attribute__((always_inline))
 #define SPLASH_UNROLLED _Pragma("GCC unroll 8")  // a loop over hinges, or their sums would go through memory
+#endif
 #define SPLASH_ONE_COPY __attribute__((noinline))  // called from several loops; inlined, it takes long to compile
 
 template <class C> SPLASH_INLINE Vec<C> all(C value) { return value - Vec<C>{}; }
@@ -50,7 +68,7 @@ template <class C> SPLASH_INLINE Vec<C> magnitude(Vec<C> v) {
 }
 
 // max(v, 0), the smaller and the larger of two (the second, if it is NaN), and `negative` where v has its sign bit set, else `positive`. For
-// float in AVX2 these are one instruction each, which the compiler does not find by itself.
+// float these are one instruction each (by_sign in AVX2), which the compiler does not find by itself.
 template <class C> SPLASH_INLINE Vec<C> above_zero(Vec<C> v) { return v > 0 ? v : Vec<C>{}; }
 template <class C> SPLASH_INLINE Vec<C> smaller(Vec<C> a, Vec<C> b) { return a < b ? a : b; }
 template <class C> SPLASH_INLINE Vec<C> larger(Vec<C> a, Vec<C> b) { return a > b ? a : b; }
@@ -61,25 +79,34 @@ template <class C> SPLASH_INLINE Ints<C> lesser(Ints<C> a, Ints<C> b) { return a
 template <class C> SPLASH_INLINE Ints<C> greater(Ints<C> a, Ints<C> b) { return a > b ? a : b; }
 // Whether u lies above `least`, both >= 0. Whole numbers of the same bits compare alike, and cheaper.
 template <class C> SPLASH_INLINE Ints<C> exceeds(Vec<C> u, Vec<C> least) { return bits<C>(u) > bits<C>(least); }
+// j, and one less where it does: a true lane is -1, but AVX-512 would first have to make it from a mask.
+template <class C> SPLASH_INLINE Ints<C> count_down(Ints<C> j, Vec<C> u, Vec<C> least) {
+  if constexpr (register_bytes < 64) return j + exceeds<C>(u, least);
+  else return exceeds<C>(u, least) ? j - 1 : j;
+}
 template <class C> SPLASH_INLINE bool any(Ints<C> flags) {  // of lanes that are all ones or all zeros
-#if defined(__AVX2__) && !defined(__AVX512F__)
-  return _mm256_movemask_epi8((__m256i)flags) != 0;
+#if defined(SPLASH_AVX512)
+  return _mm512_test_epi32_mask((Words)flags, (Words)flags) != 0;
+#elif defined(SPLASH_AVX2)
+  return _mm256_movemask_epi8((Words)flags) != 0;
 #else
   typename int_of<C>::type found = 0;
   for (int i = 0; i < lanes<C>::count; ++i) found |= flags[i];
   return found != 0;
 #endif
 }
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(SPLASH_INTRINSIC)
 template <> SPLASH_INLINE Vec<float> above_zero<float>(Vec<float> v) {
-  return (Vec<float>)_mm256_max_ps((__m256)v, _mm256_setzero_ps());
+  return (Vec<float>)SPLASH_INTRINSIC(max_ps)((Floats)v, SPLASH_INTRINSIC(setzero_ps)());
 }
 template <> SPLASH_INLINE Vec<float> smaller<float>(Vec<float> a, Vec<float> b) {
-  return (Vec<float>)_mm256_min_ps((__m256)a, (__m256)b);
+  return (Vec<float>)SPLASH_INTRINSIC(min_ps)((Floats)a, (Floats)b);
 }
 template <> SPLASH_INLINE Vec<float> larger<float>(Vec<float> a, Vec<float> b) {
-  return (Vec<float>)_mm256_max_ps((__m256)a, (__m256)b);
+  return (Vec<float>)SPLASH_INTRINSIC(max_ps)((Floats)a, (Floats)b);
 }
+#endif
+#if defined(SPLASH_AVX2)
 template <> SPLASH_INLINE Vec<float> by_sign<float>(Vec<float> v, Vec<float> negative, Vec<float> positive) {
   return (Vec<float>)_mm256_blendv_ps((__m256)positive, (__m256)negative, (__m256)v);
 }
@@ -97,7 +124,10 @@ typedef uint16_t Halves __attribute__((vector_size(register_bytes / 2)));
 
 template <> struct stored<bfloat16> {
   static SPLASH_INLINE Vec<float> load(const bfloat16* p) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(SPLASH_AVX512)
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    return (Vec<float>)_mm512_slli_epi32(wide, 16);
+#elif defined(SPLASH_AVX2)
     const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
     return (Vec<float>)_mm256_slli_epi32(wide, 16);
 #else
@@ -108,7 +138,10 @@ template <> struct stored<bfloat16> {
   }
   static SPLASH_INLINE void store(bfloat16* p, Vec<float> v) {  // round to nearest even; NaN stays NaN
     const Ints<float> whole = (v == v) ? rounded(v) : Ints<float>{} + 0x7fc00000;
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(SPLASH_AVX512)
+    const __m256i packed = _mm512_cvtepi32_epi16(_mm512_srli_epi32((__m512i)whole, 16));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), packed);
+#elif defined(SPLASH_AVX2)
     const __m256i upper = _mm256_srli_epi32((__m256i)whole, 16);
     const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(upper, upper), 0b1000);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
@@ -185,9 +218,9 @@ SPLASH_INLINE float16 narrow(float value) {
 
 template <> struct stored<float16> {
   static SPLASH_INLINE Vec<float> load(const float16* p) {
-#if defined(__AVX512F__)
+#if defined(SPLASH_AVX512)
     return (Vec<float>)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-#elif defined(__AVX2__) && defined(__F16C__)
+#elif defined(SPLASH_AVX2)
     return (Vec<float>)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 #else
     Vec<float> v;
@@ -196,9 +229,9 @@ template <> struct stored<float16> {
 #endif
   }
   static SPLASH_INLINE void store(float16* p, Vec<float> v) {
-#if defined(__AVX512F__)
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph((__m512)v, 0));
-#elif defined(__AVX2__) && defined(__F16C__)
+#if defined(SPLASH_AVX512)
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph((Floats)v, 0));
+#elif defined(SPLASH_AVX2)
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph((__m256)v, 0));
 #else
     for (int i = 0; i < lanes<float>::count; ++i) p[i] = narrow(v[i]);
@@ -246,49 +279,66 @@ SPLASH_INLINE void put(float16* p, float v) { *p = narrow(v); }
 
 // --- lookup in a register --------------------------------------------------------------------------
 
-// Smallest whole number not below v, for small v >= 0.
-SPLASH_INLINE Ints<float> ceiling(Vec<float> v) {
-#if defined(__AVX512F__)
-  return (Ints<float>)_mm512_cvt_roundps_epi32((__m512)v, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
-#elif defined(__AVX2__)
-  return (Ints<float>)_mm256_cvtps_epi32(_mm256_ceil_ps((__m256)v));
-#else
-  Ints<float> whole = __builtin_convertvector(v, Ints<float>);
-  return whole - (__builtin_convertvector(whole, Vec<float>) < v);
-#endif
-}
-
 // A register can be indexed by another from AVX2 on; elsewhere hinges are compared one by one.
-// lookup: any of its floats. lookup4: one of four, which stand in every 128-bit piece; that is cheaper.
-#if defined(__AVX512F__)
-constexpr bool has_lookup = true;
-SPLASH_INLINE Vec<float> floor_of(Vec<float> v) { return (Vec<float>)_mm512_roundscale_ps((__m512)v, _MM_FROUND_TO_NEG_INF); }
-SPLASH_INLINE Vec<float> nearest(Vec<float> v) { return (Vec<float>)_mm512_roundscale_ps((__m512)v, _MM_FROUND_TO_NEAREST_INT); }
-SPLASH_INLINE Ints<float> to_whole(Vec<float> v) { return (Ints<float>)_mm512_cvtps_epi32((__m512)v); }
+constexpr bool has_lookup = register_bytes > 16;
+
+// ceiling: for small v >= 0. to_whole: the nearest; where there is none, the least of all whole numbers.
+// lookup: any of a register's floats, or of two registers'. lookup4: one of four, which stand in every 128-bit piece; that is cheaper.
+#if defined(SPLASH_AVX512)
+SPLASH_INLINE Vec<float> floor_of(Vec<float> v) { return (Vec<float>)_mm512_roundscale_ps((Floats)v, _MM_FROUND_TO_NEG_INF); }
+SPLASH_INLINE Vec<float> nearest(Vec<float> v) { return (Vec<float>)_mm512_roundscale_ps((Floats)v, _MM_FROUND_TO_NEAREST_INT); }
+SPLASH_INLINE Ints<float> ceiling(Vec<float> v) {
+  return (Ints<float>)_mm512_cvt_roundps_epi32((Floats)v, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+}
 SPLASH_INLINE Vec<float> lookup(Vec<float> table, Ints<float> index) {
-  return (Vec<float>)_mm512_permutexvar_ps((__m512i)index, (__m512)table);
+  return (Vec<float>)_mm512_permutexvar_ps((Words)index, (Floats)table);
 }
-SPLASH_INLINE Vec<float> lookup4(Vec<float> table, Ints<float> index) {
-  return (Vec<float>)_mm512_permutevar_ps((__m512)table, (__m512i)index);
-}
-#elif defined(__AVX2__)
-constexpr bool has_lookup = true;
-SPLASH_INLINE Vec<float> floor_of(Vec<float> v) { return (Vec<float>)_mm256_floor_ps((__m256)v); }
-SPLASH_INLINE Vec<float> nearest(Vec<float> v) { return (Vec<float>)_mm256_round_ps((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-SPLASH_INLINE Ints<float> to_whole(Vec<float> v) { return (Ints<float>)_mm256_cvtps_epi32((__m256)v); }
+#elif defined(SPLASH_AVX2)
+SPLASH_INLINE Vec<float> floor_of(Vec<float> v) { return (Vec<float>)_mm256_floor_ps((Floats)v); }
+SPLASH_INLINE Vec<float> nearest(Vec<float> v) { return (Vec<float>)_mm256_round_ps((Floats)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+SPLASH_INLINE Ints<float> ceiling(Vec<float> v) { return (Ints<float>)_mm256_cvtps_epi32(_mm256_ceil_ps((Floats)v)); }
 SPLASH_INLINE Vec<float> lookup(Vec<float> table, Ints<float> index) {
-  return (Vec<float>)_mm256_permutevar8x32_ps((__m256)table, (__m256i)index);
+  return (Vec<float>)_mm256_permutevar8x32_ps((Floats)table, (Words)index);
 }
+#endif
+#if defined(SPLASH_INTRINSIC)
+SPLASH_INLINE Ints<float> to_whole(Vec<float> v) { return (Ints<float>)SPLASH_INTRINSIC(cvtps_epi32)((Floats)v); }
 SPLASH_INLINE Vec<float> lookup4(Vec<float> table, Ints<float> index) {
-  return (Vec<float>)_mm256_permutevar_ps((__m256)table, (__m256i)index);
+  return (Vec<float>)SPLASH_INTRINSIC(permutevar_ps)((Floats)table, (Words)index);
 }
 #else
-constexpr bool has_lookup = false;
-SPLASH_INLINE Vec<float> floor_of(Vec<float> v) { return v; }
-SPLASH_INLINE Vec<float> nearest(Vec<float> v) { return v; }
-SPLASH_INLINE Ints<float> to_whole(Vec<float> v) { return bits<float>(v); }
-SPLASH_INLINE Vec<float> lookup(Vec<float> table, Ints<float>) { return table; }
-SPLASH_INLINE Vec<float> lookup4(Vec<float> table, Ints<float>) { return table; }
+template <class V, class F> SPLASH_INLINE V lane_by_lane(const F& value) {
+  V v;
+  for (int lane = 0; lane < lanes<float>::count; ++lane) v[lane] = value(lane);
+  return v;
+}
+SPLASH_INLINE Vec<float> floor_of(Vec<float> v) {
+  return lane_by_lane<Vec<float>>([&](int lane) { return std::floor(v[lane]); });
+}
+SPLASH_INLINE Vec<float> nearest(Vec<float> v) {
+  return lane_by_lane<Vec<float>>([&](int lane) { return std::nearbyint(v[lane]); });
+}
+SPLASH_INLINE Ints<float> to_whole(Vec<float> v) {
+  return lane_by_lane<Ints<float>>([&](int lane) {
+    return std::fabs(v[lane]) < 0x1p31f ? static_cast<int32_t>(std::nearbyint(v[lane])) : std::numeric_limits<int32_t>::min();
+  });
+}
+SPLASH_INLINE Ints<float> ceiling(Vec<float> v) {
+  return lane_by_lane<Ints<float>>([&](int lane) { return static_cast<int32_t>(std::ceil(v[lane])); });
+}
+SPLASH_INLINE Vec<float> lookup(Vec<float> table, Ints<float> index) {
+  return lane_by_lane<Vec<float>>([&](int lane) { return table[index[lane] & (lanes<float>::count - 1)]; });
+}
+SPLASH_INLINE Vec<float> lookup4(Vec<float> table, Ints<float> index) {
+  return lane_by_lane<Vec<float>>([&](int lane) { return table[lane / 4 * 4 + (index[lane] & 3)]; });
+}
 #endif
+SPLASH_INLINE Vec<float> lookup(Vec<float> first, Vec<float> second, Ints<float> index) {
+#if defined(SPLASH_AVX512)
+  return (Vec<float>)_mm512_permutex2var_ps((Floats)first, (Words)index, (Floats)second);
+#else
+  return (index & lanes<float>::count) != 0 ? lookup(second, index) : lookup(first, index);
+#endif
+}
 
 }  // namespace splash_units

@@ -157,7 +157,7 @@ struct Found<Finder::segments, K> {
   explicit SPLASH_INLINE Found(const Table* table) : t(table) {}
   SPLASH_INLINE Ints<float> index(Vec<float> u, const Hinges<float, K>& hinges) const {
     Ints<float> j{};
-    for (int s = 1; s < hinges.count; ++s) j += exceeds<float>(u, hinges.at[s] - Vec<float>{});  // -1 where it holds
+    for (int s = 1; s < hinges.count; ++s) j = count_down<float>(j, u, hinges.at[s] - Vec<float>{});
     return j;
   }
   SPLASH_INLINE Vec<float> slope(Vec<float> z, Ints<float> j) const {
@@ -186,6 +186,8 @@ struct Found<Finder::compare, K> {
   explicit SPLASH_INLINE Found(const Table*) {}
 };
 
+constexpr size_t cache_line = 64;
+
 // More arithmetic than a copy has hides the hardware's own prefetching; ask some lines ahead.
 template <class T>
 SPLASH_INLINE void fetch_ahead(const T* in, const T* out) {
@@ -204,8 +206,9 @@ SPLASH_INLINE void by_two(int64_t n, const F& some) {
 // Once for two vectors that are neighbours in a line of the cache.
 template <class T>
 SPLASH_INLINE void fetch_two_ahead(const T* in, const T* out, int64_t stride) {
+  constexpr int W = lanes<compute_t<T>>::count;
   fetch_ahead(in, out);
-  if (stride != lanes<compute_t<T>>::count) fetch_ahead(in + stride, out + stride);
+  if (2 * W * sizeof(T) > cache_line || stride != W) fetch_ahead(in + stride, out + stride);
 }
 
 template <class T, Affine affine, bool own>
