@@ -73,6 +73,11 @@ template <class V> SPLASH_INLINE V in_order(V v) {
   return v;
 }
 
+SPLASH_INLINE Ints<float> negative_bytes(Ints<float> b) {  // all ones where a byte is
+  typedef int8_t Bytes __attribute__((vector_size(register_bytes)));
+  return (Ints<float>)((Bytes)b < 0);
+}
+
 SPLASH_INLINE Ints<float> every_byte(int value) { return Ints<float>{} + 0x01010101 * (value & 0xff); }
 
 // The numbers of four vectors as bytes; or of one, four times.

@@ -130,9 +130,12 @@ struct CellFinder {
     each(beyond, [&](int q) SPLASH_INLINE_LAMBDA { return u[q] - t[q] * step_high; });
     each(limit, [&](int q) SPLASH_INLINE_LAMBDA { return (Vec<float>)(beyond[q] <= limit[q]); });
     each(cell, [&](int q) SPLASH_INLINE_LAMBDA { return to_whole(t[q]); });
-    each(cell, [&](int q) SPLASH_INLINE_LAMBDA { return (cell[q] + bits<float>(limit[q])) ^ (bits<float>(z[q]) >> 31); });
+    each(cell, [&](int q) SPLASH_INLINE_LAMBDA { return cell[q] + bits<float>(limit[q]); });
     each(beyond, [&](int q) SPLASH_INLINE_LAMBDA { return beyond[q] + (Vec<float>)(bits<float>(limit[q]) & bits<float>(all<float>(step_high))); });
-    return as_bytes<count>(cell);
+    Ints<float> signs[count];
+    SPLASH_UNROLLED
+    for (int q = 0; q < count; ++q) signs[q] = bits<float>(z[q]);
+    return as_bytes<count>(cell) ^ negative_bytes(as_bytes<count>(signs));
   }
 };
 
