@@ -87,6 +87,30 @@ SPLASH_INLINE void sum_ramps(const T* x, const T* grad, int64_t n, int64_t strid
   for (int s = 0; s < K; ++s) pos[s] = right[s], neg[s] = left[s];
 }
 
+// What becomes of dz: dx, and where batch norm is in front, the sums that it learns from.
+template <class C, Affine affine, bool sums>
+struct Passing {
+  const Norms<C, affine>& norms;
+  const Totals<C>& totals;
+  Vec<C> dz_sum{}, dz_x_sum{};
+
+  SPLASH_INLINE Vec<C> dx(Vec<C> dz, Vec<C> in, int64_t i) {
+    const NormLanes<C>& norm = norms[i];
+    if constexpr (sums && affine == Affine::one) dz_sum += dz, dz_x_sum += dz * (in - norm.mean);
+    if constexpr (sums && affine == Affine::each) {
+      Vec<C>* recent = totals.recent + 2 * i;
+      recent[0] += dz, recent[1] += dz * (in - norm.mean);
+    }
+    return affine == Affine::none ? dz : dz * norm.from_grad + (in * norm.from_x + norm.constant);
+  }
+  SPLASH_INLINE void add_up() const {
+    if constexpr (sums && affine == Affine::one) {
+      *totals.dz += __builtin_convertvector(dz_sum, Wide<C>);
+      *totals.dz_x += __builtin_convertvector(dz_x_sum, Wide<C>);
+    }
+  }
+};
+
 template <class T, Affine affine, bool writes, bool sums>
 SPLASH_ONE_COPY void backward_one_by_one(const T* x, const T* grad, T* dx, int64_t n, int64_t stride, int filled,
                                          const Lanes<compute_t<T>>& p, const Totals<compute_t<T>>& totals) {
@@ -121,7 +145,8 @@ SPLASH_ONE_COPY void backward_strip(const T* x, const T* grad, T* dx, int64_t n,
   const Found<finder, K> found(p.table);
   const Norms<C, affine> norms(p);
   Watch<C> watch;
-  Vec<C> pos[K ? K : most_hinges], neg[K ? K : most_hinges], dz_sum{}, dz_x_sum{};
+  Passing<C, affine, sums> passing{norms, totals};
+  Vec<C> pos[K ? K : most_hinges], neg[K ? K : most_hinges];
 
   // Loops of their own: together they would need more registers than there are.
   if constexpr (sums) {
@@ -163,27 +188,16 @@ SPLASH_ONE_COPY void backward_strip(const T* x, const T* grad, T* dx, int64_t n,
     load_vectors<T, in_twos, count>(x + i * stride, stride, in);
     load_vectors<T, in_twos, count>(grad + i * stride, stride, g);
     SPLASH_UNROLLED
-    for (int q = 0; q < count; ++q) {
-      const NormLanes<C>& norm = norms[i + q];
+    for (int q = 0; q < count; ++q)
       // + 0: a flat segment passes on 0.0, never -0.0, as torch.relu has it
-      const Vec<C> dz = g[q] * slope_at(normalised<affine>(in[q], norm)) + Vec<C>{};
-      out[q] = affine == Affine::none ? dz : dz * norm.from_grad + (in[q] * norm.from_x + norm.constant);
-      if constexpr (sums && affine == Affine::one) dz_sum += dz, dz_x_sum += dz * (in[q] - norm.mean);
-      if constexpr (sums && affine == Affine::each) {
-        Vec<C>* recent = totals.recent + 2 * (i + q);
-        recent[0] += dz, recent[1] += dz * (in[q] - norm.mean);
-      }
-    }
+      out[q] = passing.dx(g[q] * slope_at(normalised<affine>(in[q], norms[i + q])) + Vec<C>{}, in[q], i + q);
     if constexpr (writes) store_vectors<T, in_twos, count>(dx + i * stride, stride, out);
   });
 
   if constexpr (!sums)
     if (watch.saw_infinity_or_nan()) [[unlikely]]
       return backward_one_by_one<T, affine, writes, sums>(x, grad, dx, n, stride, filled, p, totals);
-  if constexpr (sums && affine == Affine::one) {
-    *totals.dz += __builtin_convertvector(dz_sum, Wide<C>);
-    *totals.dz_x += __builtin_convertvector(dz_x_sum, Wide<C>);
-  }
+  passing.add_up();
 }
 
 }  // namespace

@@ -236,7 +236,7 @@ SPLASH_ONE_COPY void backward_cells(const T* x, const T* grad, T* dx, int64_t n,
   if (!all_finite) [[unlikely]]
     return backward_one_by_one<T, affine, writes, sums>(x, grad, dx, n, stride, filled, p, totals);
 
-  Vec<float> dz_sum{}, dz_x_sum{};
+  Passing<float, affine, sums> passing{norms, totals};
   by_four(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
     fetch_two_ahead(x + i * stride, (writes ? dx : x) + i * stride, stride);
     Vec<float> in[count], g[count], slope[count], out[count];
@@ -246,23 +246,13 @@ SPLASH_ONE_COPY void backward_cells(const T* x, const T* grad, T* dx, int64_t n,
     look_up<count>(p.table->slopes, places, slope, [] {});
     SPLASH_UNROLLED
     for (int q = 0; q < count; ++q) {
-      const NormLanes<float>& norm = norms[i + q];
-      const Vec<float> z = normalised<affine>(in[q], norm);
+      const Vec<float> z = normalised<affine>(in[q], norms[i + q]);
       // At zero no slope counts. + 0: a flat segment passes on 0.0, never -0.0, as torch.relu has it
-      const Vec<float> dz = g[q] * (Vec<float>)(bits<float>(slope[q]) & (z != 0)) + Vec<float>{};
-      out[q] = affine == Affine::none ? dz : dz * norm.from_grad + (in[q] * norm.from_x + norm.constant);
-      if constexpr (sums && affine == Affine::one) dz_sum += dz, dz_x_sum += dz * (in[q] - norm.mean);
-      if constexpr (sums && affine == Affine::each) {
-        Vec<float>* recent = totals.recent + 2 * (i + q);
-        recent[0] += dz, recent[1] += dz * (in[q] - norm.mean);
-      }
+      out[q] = passing.dx(g[q] * (Vec<float>)(bits<float>(slope[q]) & (z != 0)) + Vec<float>{}, in[q], i + q);
     }
     if constexpr (writes) store_vectors<T, in_twos, count>(dx + i * stride, stride, out);
   });
-  if constexpr (sums && affine == Affine::one) {
-    *totals.dz += __builtin_convertvector(dz_sum, Wide<float>);
-    *totals.dz_x += __builtin_convertvector(dz_x_sum, Wide<float>);
-  }
+  passing.add_up();
 }
 
 template <class T, Affine affine, bool writes, bool sums>
