@@ -87,6 +87,37 @@ SPLASH_INLINE void sum_ramps(const T* x, const T* grad, int64_t n, int64_t strid
   for (int s = 0; s < K; ++s) pos[s] = right[s], neg[s] = left[s];
 }
 
+// dx of bfloat16 neighbours, two vectors at a time. Their segments are found while they stand side by side, in lanes of 16
+// bits: magnitudes compare as whole numbers do, and with a hinge that is rounded down as with the hinge.
+template <class T, Finder finder, int K>
+struct TwoAtATime {
+  static constexpr bool possible = false;
+  explicit SPLASH_INLINE TwoAtATime(const Lanes<compute_t<T>>&) {}
+};
+template <int K>
+struct TwoAtATime<bfloat16, Finder::segments, K> {
+  typedef int16_t Shorts __attribute__((vector_size(register_bytes)));
+  static constexpr bool possible = K > 0;
+  const Found<Finder::segments, K> found;
+  Shorts hinges[K ? K : 1];
+
+  explicit SPLASH_INLINE TwoAtATime(const Lanes<float>& p) : found(p.table) {
+    for (int s = 1; s < K; ++s) hinges[s] = Shorts{} + static_cast<int16_t>(bits<float>(all<float>(p.at[s]))[0] >> 16);
+  }
+  SPLASH_INLINE void pass(const bfloat16* x, const bfloat16* grad, bfloat16* dx) const {
+    Shorts in, g, j{};
+    std::memcpy(&in, x, sizeof in), std::memcpy(&g, grad, sizeof g);
+    const Shorts u = in & std::numeric_limits<int16_t>::max();
+    SPLASH_UNROLLED
+    for (int s = 1; s < K; ++s) j += u > hinges[s];  // -1 where it holds
+    const Ints<float> z = (Ints<float>)in, number = (Ints<float>)j;
+    Vec<float> g_even, g_odd;
+    stored<bfloat16>::part((Ints<float>)(g & (u > 0)), g_even, g_odd);  // at zero no slope counts
+    stored<bfloat16>::store_two(dx, g_even * found.slope((Vec<float>)(z << 16), number) + Vec<float>{},
+                                g_odd * found.slope((Vec<float>)z, number >> 16) + Vec<float>{});
+  }
+};
+
 // What becomes of dz: dx, and where batch norm is in front, the sums that it learns from.
 template <class C, Affine affine, bool sums>
 struct Passing {
@@ -143,6 +174,7 @@ SPLASH_ONE_COPY void backward_strip(const T* x, const T* grad, T* dx, int64_t n,
   using C = compute_t<T>;
   const Hinges<C, K> hinges(p);
   const Found<finder, K> found(p.table);
+  const TwoAtATime<T, finder, K> two(p);
   const Norms<C, affine> norms(p);
   Watch<C> watch;
   Passing<C, affine, sums> passing{norms, totals};
@@ -184,6 +216,7 @@ SPLASH_ONE_COPY void backward_strip(const T* x, const T* grad, T* dx, int64_t n,
   by_two(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
     constexpr bool in_twos = goes_in_twos<T, affine, finder>;
     fetch_two_ahead(x + i * stride, (writes ? dx : x) + i * stride, stride);
+    if constexpr (in_twos && two.possible && count == 2) return two.pass(x + i * stride, grad + i * stride, dx + i * stride);
     Vec<C> in[count], g[count], out[count];
     load_vectors<T, in_twos, count>(x + i * stride, stride, in);
     load_vectors<T, in_twos, count>(grad + i * stride, stride, g);

@@ -155,11 +155,14 @@ template <> struct stored<bfloat16> {
   static SPLASH_INLINE void load_two(const bfloat16* p, Vec<float>& even, Vec<float>& odd) {
     Ints<float> both;
     std::memcpy(&both, p, sizeof both);
+    part(both, even, odd);
+  }
+  static SPLASH_INLINE void part(Ints<float> both, Vec<float>& even, Vec<float>& odd) {
     even = (Vec<float>)(both << 16), odd = (Vec<float>)(both & upper_half);
   }
   static SPLASH_INLINE void store_two(bfloat16* p, Vec<float> even, Vec<float> odd) {  // a NaN must be numeric_limits' own
     typedef uint32_t Words __attribute__((vector_size(register_bytes)));
-    const Words both = ((Words)rounded(even) >> 16) | (Words)(rounded(odd) & upper_half);
+    const Ints<float> both = joined((Ints<float>)((Words)rounded(even) >> 16), rounded(odd));
     std::memcpy(p, &both, sizeof both);
   }
 
@@ -168,6 +171,14 @@ template <> struct stored<bfloat16> {
   static SPLASH_INLINE Ints<float> rounded(Vec<float> v) {
     const Ints<float> b = bits<float>(v);
     return b + 0x8000 + ((b & 0x10000) == 0);  // true is -1; a comparison, since few of a core's units shift
+  }
+  // The lower half of each word from one, the upper from another; of the first, it must be zero.
+  static SPLASH_INLINE Ints<float> joined(Ints<float> lower, Ints<float> upper) {
+#if defined(SPLASH_AVX2)
+    return (Ints<float>)_mm256_blend_epi16((__m256i)lower, (__m256i)upper, 0b10101010);
+#else
+    return lower | (upper & upper_half);
+#endif
   }
 };
 
