@@ -8,6 +8,7 @@
 // to which of them x / 2b, which is rounded, counts its neighbours.
 #pragma once
 
+#include "bytes.h"
 #include "native.h"
 #include "parameters.h"
 #include "simd.h"
@@ -30,7 +31,38 @@ SPLASH_ONE_COPY void forward_wholes_strip(const T* x, T* y, int64_t n, int64_t s
     const Ints<float> cell = bits<float>(floor_of(kept) + (kept * per_unit + whole_in_low_bits));
     return lookup(slopes, cell) * (finder == Finder::wholes_flat_left ? right_of : z) + lookup(intercepts, cell);
   };
-  by_two(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
+  int64_t done = 0;
+  if constexpr (in_twos) {
+    // Numbers that are rounded at the end are long on their way: while two vectors look up, the next two find their cells.
+    Vec<float> z[2], next[2], cell[2], slope[2], h[2], kept[2], whole[2];
+    const auto each = [&](const auto& step) SPLASH_INLINE_LAMBDA {
+      SPLASH_UNROLLED
+      for (int q = 0; q < 2; ++q) step(q);
+    };
+    const auto load = [&](int64_t i) SPLASH_INLINE_LAMBDA { load_vectors<T, true, 2>(x + i * stride, stride, next); };
+    const auto clip_left = [&](int q) SPLASH_INLINE_LAMBDA {
+      if constexpr (finder == Finder::wholes_falling) watch.see_least(next[q]);
+      kept[q] = in_order(larger<float>(-farthest, next[q]));
+      if constexpr (finder == Finder::wholes_flat_left) next[q] = kept[q];
+    };
+    const auto clip_right = [&](int q) SPLASH_INLINE_LAMBDA { kept[q] = in_order(smaller<float>(farthest, kept[q])); };
+    const auto round_down = [&](int q) SPLASH_INLINE_LAMBDA {
+      whole[q] = in_order(floor_of(kept[q])), kept[q] = in_order(kept[q] * per_unit + whole_in_low_bits);
+    };
+    const auto arrive = [&](int q) SPLASH_INLINE_LAMBDA { cell[q] = in_order(whole[q] + kept[q]), z[q] = next[q]; };
+    if (n >= 2) load(0), each(clip_left), each(clip_right), each(round_down), each(arrive);
+    for (; done + 2 <= n; done += 2) {
+      fetch_ahead(x + done * stride, y + done * stride);
+      load(done + 4 <= n ? done + 2 : done);  // the last, once more
+      each([&](int q) SPLASH_INLINE_LAMBDA { slope[q] = in_order(lookup(slopes, bits<float>(cell[q]))), clip_left(q); });
+      each([&](int q) SPLASH_INLINE_LAMBDA { h[q] = in_order(lookup(intercepts, bits<float>(cell[q]))), clip_right(q); });
+      each([&](int q) SPLASH_INLINE_LAMBDA { h[q] = in_order(slope[q] * z[q] + h[q]), round_down(q); });
+      each(arrive);
+      store_vectors<T, true, 2>(y + done * stride, stride, h);
+    }
+  }
+  by_two(n - done, [&]<int count>(int64_t rest) SPLASH_INLINE_LAMBDA {
+    const int64_t i = done + rest;
     fetch_two_ahead(x + i * stride, y + i * stride, stride);
     Vec<float> v[count];
     load_vectors<T, in_twos, count>(x + i * stride, stride, v);
