@@ -39,7 +39,8 @@ SPLASH_ONE_COPY void forward_wholes_strip(const T* x, T* y, int64_t n, int64_t s
       SPLASH_UNROLLED
       for (int q = 0; q < 2; ++q) step(q);
     };
-    const auto load = [&](int64_t i) SPLASH_INLINE_LAMBDA { load_vectors<T, true, 2>(x + i * stride, stride, next); };
+    constexpr int64_t W = lanes<float>::count;  // neighbours' stride
+    const auto load = [&](int64_t i) SPLASH_INLINE_LAMBDA { load_vectors<T, true, 2>(x + i * W, W, next); };
     const auto clip_left = [&](int q) SPLASH_INLINE_LAMBDA {
       if constexpr (finder == Finder::wholes_falling) watch.see_least(next[q]);
       kept[q] = in_order(larger<float>(-farthest, next[q]));
@@ -52,13 +53,13 @@ SPLASH_ONE_COPY void forward_wholes_strip(const T* x, T* y, int64_t n, int64_t s
     const auto arrive = [&](int q) SPLASH_INLINE_LAMBDA { cell[q] = in_order(whole[q] + kept[q]), z[q] = next[q]; };
     if (n >= 2) load(0), each(clip_left), each(clip_right), each(round_down), each(arrive);
     for (; done + 2 <= n; done += 2) {
-      fetch_ahead(x + done * stride, y + done * stride);
+      fetch_ahead(x + done * W, y + done * W);
       load(done + 4 <= n ? done + 2 : done);  // the last, once more
       each([&](int q) SPLASH_INLINE_LAMBDA { slope[q] = in_order(lookup(slopes, bits<float>(cell[q]))), clip_left(q); });
       each([&](int q) SPLASH_INLINE_LAMBDA { h[q] = in_order(lookup(intercepts, bits<float>(cell[q]))), clip_right(q); });
       each([&](int q) SPLASH_INLINE_LAMBDA { h[q] = in_order(slope[q] * z[q] + h[q]), round_down(q); });
       each(arrive);
-      store_vectors<T, true, 2>(y + done * stride, stride, h);
+      store_vectors<T, true, 2>(y + done * W, W, h);
     }
   }
   by_two(n - done, [&]<int count>(int64_t rest) SPLASH_INLINE_LAMBDA {
