@@ -40,8 +40,10 @@ def shared_splash(
     grad_scale: float | str = "auto",
 ) -> Tensor:
     """What a module computes: the function, told who shares the slopes and how they learn."""
-    # Reading a shape takes longer than adding up a small layer, so only what is needed is asked.
-    features = () if share == "layer" else a_pos.shape[1:]
+    # To ask a tensor for its shape, or for a part of it, takes as long as to add up a small layer.
+    features: Sequence[int] = ()
+    if share != "layer":
+        features = a_pos.shape[1:] if share == "unit" else (a_pos.shape[1],)
     trailing = 0 if share == "layer" else trailing_dimensions(x, share, features, dim)
     scale = automatic_scale(x, share, features, dim) if grad_scale == "auto" else float(grad_scale)
     return scaled_splash(x, a_pos, a_neg, hinges, trailing, scale)
@@ -54,14 +56,15 @@ def automatic_scale(x: Tensor, share: str, features: Sequence[int], dim: int = 1
     experiment (docs/slopes.md): with these a layer's and a channel's slopes stand the same learning
     rate, and three times as much diverges in ResNet-20 at three times its recipe's.
     """
-    if share == "unit" or x.dim() < 2 or x.shape[0] == 0:
+    shape = () if share == "unit" else x.shape
+    if len(shape) < 2 or shape[0] == 0:
         return 1.0
-    sharing = x.numel() // x.shape[0]
+    sharing = x.numel() // shape[0]
     if share == "layer":
-        return min(1.0, 3.0 / math.sqrt(max(sharing, 1)))
-    if dim not in (0, -x.dim()):  # with channels first x is one sample
+        return 3.0 / math.sqrt(sharing) if sharing > 9 else 1.0
+    if dim not in (0, -len(shape)):  # with channels first x is one sample
         sharing //= features[0]
-    return 1.0 / math.sqrt(max(sharing, 1))
+    return 1.0 / math.sqrt(sharing) if sharing > 1 else 1.0
 
 
 def trailing_dimensions(x: Tensor, share: str, features: Sequence[int], dim: int) -> int:
@@ -73,12 +76,14 @@ def trailing_dimensions(x: Tensor, share: str, features: Sequence[int], dim: int
                 f"got an input of shape {tuple(x.shape)}"
             )
         return 0
-    if not -x.dim() <= dim < x.dim() or x.shape[dim] != features[0]:
+    shape = x.shape
+    rank = len(shape)
+    if not -rank <= dim < rank or shape[dim] != features[0]:
         raise ValueError(
             f"this unit was made for {features[0]} channels along dimension {dim}, "
-            f"got an input of shape {tuple(x.shape)}"
+            f"got an input of shape {tuple(shape)}"
         )
-    return (x.dim() if dim >= 0 else 0) - dim - 1
+    return (rank if dim >= 0 else 0) - dim - 1
 
 
 class Splash(nn.Module):
