@@ -153,10 +153,12 @@ template <class T>
 void forward(const T* x, T* y, Extent e, const Unit<compute_t<T>>& unit, const Norm<compute_t<T>>* norm) {
   using C = compute_t<T>;
   if (e.size() == 0) return;
-  const Walk<C> walk(e, unit.groups == 1, norm, true, longest_strip, longest_strip * lanes<C>::count, norm ? piece : worth_sharing);
+  const bool own_lanes = unit.groups > 1 && e.inner == 1;
+  const Walk<C> walk(e, unit.groups == 1, norm, true, longest_strip, longest_strip * lanes<C>::count,
+                     norm || own_lanes ? piece : worth_sharing);
   const int hinges = padded<T>(unit.hinges);
-  const Parameters<C> parameters(unit, norm, true, hinges, e.channels, walk.vectors, walk.stride, walk.step);
-  const bool own_slopes = walk.way == Walk<C>::lines && unit.groups > 1;
+  const Parameters<C> parameters(unit, norm, true, hinges, walk);
+  const bool own_slopes = walk.way == Walk<C>::lines && own_lanes;
   decltype(forward_strip_for<T>(hinges, {}, {}, own_slopes)) strips[finders]{};  // of those that some vector needs
   for (int64_t v = 0; v < walk.vectors; ++v)
     if (auto& strip = strips[static_cast<int>(parameters[v].finder)]; !strip)
@@ -178,7 +180,7 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
   if (e.size() == 0) return;
   const Walk<C> walk(e, unit.groups == 1, norm, false, sum_length, piece, piece);
   const int hinges = padded<T>(unit.hinges);
-  const Parameters<C> parameters(unit, norm, false, hinges, e.channels, walk.vectors, walk.stride, walk.step);
+  const Parameters<C> parameters(unit, norm, false, hinges, walk);
   const auto strip = backward_strip_for<T>(hinges, affine_for(walk, norm), dx, parameters[0].finder);
   const bool by_line = walk.way == Walk<C>::lines;
   const int64_t ramps = by_line ? walk.tasks : walk.totals();

@@ -9,6 +9,7 @@
 #include "native.h"
 #include "room.h"
 #include "simd.h"
+#include "walk.h"
 
 namespace splash_units {
 namespace {
@@ -49,13 +50,35 @@ struct NormLanes {  // the batch norm in front, if any
   Vec<C> scale, shift, mean, from_grad, from_x, constant;
 };
 
+// The same for all channels of a line, one after the other.
 template <class C>
-struct Lanes : NormLanes<C> {
+struct NormLine {
+  const C *scale, *shift, *mean, *from_grad, *from_x, *constant;
+};
+
+// Slopes of one vector, or of as many as follow each other: slope s of a lane lies s * pitch beyond its first.
+template <class C>
+struct Slopes {
+  const C* first;
+  int64_t pitch;
+  SPLASH_INLINE Vec<C> operator[](int s) const { return stored<C>::load(first + s * pitch); }
+  SPLASH_INLINE Slopes beyond(int64_t vectors) const { return {first + vectors * lanes<C>::count, pitch}; }
+  C at(int s, int lane) const { return first[s * pitch + lane]; }
+};
+
+template <class C>
+struct Shape {
   int hinges;
   const C* at;
-  const Vec<C>*pos, *neg;
+  Slopes<C> pos, neg;
   Finder finder;
   const Table* table;
+};
+
+template <class C>
+struct Lanes : NormLanes<C>, Shape<C> {
+  NormLine<C> line;  // instead of its own, where a strip's vectors are those of a line
+  int64_t line_vectors;
 };
 
 float cells_per_unit(const Unit<float>& unit) {  // 0 where the hinges lie on no grid that fits
@@ -237,54 +260,123 @@ SPLASH_INLINE Vec<C> spread(const C* values, int64_t first, int64_t step, int64_
   return v;
 }
 
-// Parameters of `count` vectors of channels. Vector v has channels first(v), first(v) + step, ... in
-// its lanes: step 0 for a row of one channel, 1 for columns.
+// Values of all channels so often that they fill a line: in their own place where they do.
+template <class C>
+class Repeated {
+ public:
+  Repeated(int64_t channels, int64_t width, int64_t rows) : channels_(channels), width_(width), room_(channels < width ? rows * width : 0) {}
+  const C* operator()(const C* values) {
+    if (channels_ == width_) return values;
+    C* const row = room_.data() + used_;
+    for (int64_t i = 0; i < width_; i += channels_) std::copy_n(values, channels_, row + i);
+    used_ += width_;
+    return row;
+  }
+
+ private:
+  int64_t channels_, width_, used_ = 0;
+  Room<C, 1> room_;
+};
+
+// Parameters of the vectors of channels that a walk meets. Vector v has channels first(v), first(v) + step, ... in
+// its lanes: step 0 for a row of one channel, 1 for columns. A line has all of them at once.
 template <class C>
 class Parameters {
+  static constexpr int W = lanes<C>::count;
+
  public:
   // `padded` is the number of hinges strips were compiled for; the surplus never bends anything.
-  Parameters(const Unit<C>& unit, const Norm<C>* norm, bool forward, int padded, int64_t channels, int64_t count, int64_t stride, int64_t step)
-      : at_(padded),
-        slopes_(2 * padded * (unit.groups == 1 ? 1 : count)),
-        tables_(step && unit.groups > 1 ? 0 : unit.groups == 1 ? 1 : count),
-        lanes_(count) {
+  Parameters(const Unit<C>& unit, const Norm<C>* norm, bool forward, int padded, const Walk<C>& walk)
+      : in_line_(walk.way == Walk<C>::lines),
+        own_(unit.groups > 1),
+        at_(padded),
+        slopes_(own_ && in_line_ && in_place(unit, padded, walk) ? 0 : 2 * padded * (own_ ? W * walk.vectors : W)),
+        tables_(own_ && walk.step ? 0 : own_ ? walk.vectors : 1),
+        lanes_(in_line_ ? 2 : walk.vectors),
+        repeated_(walk.e.channels, walk.by_line.width, in_line_ && norm ? 6 : 0) {
     std::fill(std::copy_n(unit.at, unit.hinges, at_.data()), at_.data() + padded, std::numeric_limits<C>::infinity());
-    for (int64_t v = 0; v < count; ++v) {
+    if (in_line_) set_line(unit, norm, forward, padded, walk);
+    else set_vectors(unit, norm, forward, padded, walk);
+  }
+  // On a line: of its first vector, or of the one that its ragged end fills.
+  const Lanes<C>& operator[](int64_t v) const { return lanes_[in_line_ ? v > 0 : v]; }
+
+ private:
+  void set_vectors(const Unit<C>& unit, const Norm<C>* norm, bool forward, int padded, const Walk<C>& walk) {
+    for (int64_t v = 0; v < walk.vectors; ++v) {
       Lanes<C>& p = lanes_[v];
-      const int64_t first = v * stride % channels, shape = unit.groups == 1 ? 0 : v;
-      Vec<C>*pos = slopes_.data() + 2 * padded * shape, *neg = pos + padded;
-      p.hinges = padded, p.at = at_.data(), p.pos = pos, p.neg = neg, p.table = nullptr;
+      const int64_t first = v * walk.stride % walk.e.channels;
       if (norm) {
-        const auto of = [&](const C* values) { return values ? spread(values, first, step, channels) : Vec<C>{}; };
+        const auto of = [&](const C* values) { return values ? spread(values, first, walk.step, walk.e.channels) : Vec<C>{}; };
         p.scale = of(norm->scale), p.shift = of(norm->shift), p.mean = of(norm->mean);
         p.from_grad = of(norm->from_grad), p.from_x = of(norm->from_x), p.constant = of(norm->constant);
       } else {
         p.scale = p.shift = p.mean = p.from_grad = p.from_x = p.constant = Vec<C>{};
       }
-      if (shape < v) {  // one for all
-        p.finder = lanes_[shape].finder, p.table = lanes_[shape].table;
-        continue;
-      }
-      const bool own = unit.groups > 1;
-      for (int s = 0; s < unit.hinges; ++s) {
-        pos[s] = spread(unit.pos + s * unit.groups, own ? first : 0, own ? step : 0, unit.groups);
-        neg[s] = spread(unit.neg + s * unit.groups, own ? first : 0, own ? step : 0, unit.groups);
-      }
-      for (int s = unit.hinges; s < padded; ++s) pos[s] = neg[s] = Vec<C>{};
-      // Lanes that differ in their slopes have no table in common.
-      p.finder = own && step ? Finder::compare : finder_for(unit, shape, forward);
-      if (p.finder == Finder::compare) continue;
-      p.table = &tables_[shape];
-      tabulate(tables_[shape], unit, shape, p.finder);
+      if (own_ || v == 0) set_shape(p, unit, forward, padded, own_ ? v : 0, own_ ? first : 0, own_ ? walk.step : 0);
+      else static_cast<Shape<C>&>(p) = lanes_[0];
     }
   }
-  const Lanes<C>& operator[](int64_t v) const { return lanes_[v]; }
 
- private:
+  // The `index`-th shape, whose lanes have the slopes of groups first, first + step, ...
+  void set_shape(Shape<C>& p, const Unit<C>& unit, bool forward, int padded, int64_t index, int64_t first, int64_t step) {
+    C *pos = slopes_.data() + 2 * padded * W * index, *neg = pos + padded * W;
+    for (int s = 0; s < unit.hinges; ++s) {
+      stored<C>::store(pos + s * W, spread(unit.pos + s * unit.groups, first, step, unit.groups));
+      stored<C>::store(neg + s * W, spread(unit.neg + s * unit.groups, first, step, unit.groups));
+    }
+    std::fill(pos + unit.hinges * W, neg, C(0)), std::fill(neg + unit.hinges * W, neg + padded * W, C(0));
+    // Lanes that differ in their slopes have no table in common.
+    p = {padded, at_.data(), {pos, W}, {neg, W}, step ? Finder::compare : finder_for(unit, index, forward), nullptr};
+    if (p.finder == Finder::compare) return;
+    p.table = &tables_[index];
+    tabulate(tables_[index], unit, index, p.finder);
+  }
+
+  void set_line(const Unit<C>& unit, const Norm<C>* norm, bool forward, int padded, const Walk<C>& walk) {
+    Lanes<C>& p = lanes_[0];
+    if (!own_) set_shape(p, unit, forward, padded, 0, 0, 0);
+    else set_own_shapes(p, unit, padded, walk);
+    if (norm) {
+      const C* const scale = repeated_(norm->scale);
+      const auto of = [&](const C* values) { return values ? repeated_(values) : scale; };  // what nobody uses can be read all the same
+      p.line = {scale, of(norm->shift), of(norm->mean), of(norm->from_grad), of(norm->from_x), of(norm->constant)};
+    }
+    p.line_vectors = walk.vectors;
+    const int64_t ragged = walk.e.size() % walk.by_line.width / W;
+    Lanes<C>& last = lanes_[1] = p;
+    if (own_) last.pos = p.pos.beyond(ragged), last.neg = p.neg.beyond(ragged);
+    if (norm)
+      for (const C* NormLine<C>::*values : {&NormLine<C>::scale, &NormLine<C>::shift, &NormLine<C>::mean, &NormLine<C>::from_grad,
+                                            &NormLine<C>::from_x, &NormLine<C>::constant})
+        last.line.*values += ragged * W;
+  }
+
+  void set_own_shapes(Shape<C>& p, const Unit<C>& unit, int padded, const Walk<C>& walk) {
+    const int64_t width = walk.by_line.width;
+    p = {padded, at_.data(), {unit.pos, unit.groups}, {unit.neg, unit.groups}, Finder::compare, nullptr};
+    if (in_place(unit, padded, walk)) return;
+    C *pos = slopes_.data(), *neg = pos + padded * width;
+    for (int s = 0; s < unit.hinges; ++s)
+      for (int64_t i = 0; i < width; i += unit.groups) {
+        std::copy_n(unit.pos + s * unit.groups, unit.groups, pos + s * width + i);
+        std::copy_n(unit.neg + s * unit.groups, unit.groups, neg + s * width + i);
+      }
+    std::fill(pos + unit.hinges * width, neg, C(0)), std::fill(neg + unit.hinges * width, neg + padded * width, C(0));
+    p.pos = {pos, width}, p.neg = {neg, width};
+  }
+
+  // Whether slopes of a line's own can be read where they are.
+  static bool in_place(const Unit<C>& unit, int padded, const Walk<C>& walk) {
+    return walk.by_line.width == unit.groups && padded == unit.hinges;
+  }
+
+  bool in_line_, own_;
   Room<C, 8> at_;
-  Room<Vec<C>, 16> slopes_;
+  Room<C, 16 * W> slopes_;
   Room<Table, 1> tables_;
-  Room<Lanes<C>, 1> lanes_;
+  Room<Lanes<C>, 2> lanes_;
+  Repeated<C> repeated_;
 };
 
 }  // namespace

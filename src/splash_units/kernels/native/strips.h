@@ -41,9 +41,12 @@ struct Norms {  // a strip's own copy: for all the compiler knows, a store may c
 };
 template <class C>
 struct Norms<C, Affine::each> {
-  const Lanes<C>* first;
-  explicit SPLASH_INLINE Norms(const Lanes<C>& p) : first(&p) {}
-  SPLASH_INLINE const NormLanes<C>& operator[](int64_t i) const { return first[i]; }
+  const NormLine<C> line;
+  explicit SPLASH_INLINE Norms(const Lanes<C>& p) : line(p.line) {}
+  SPLASH_INLINE NormLanes<C> operator[](int64_t i) const {
+    const auto of = [&](const C* values) SPLASH_INLINE_LAMBDA { return stored<C>::load(values + i * lanes<C>::count); };
+    return {of(line.scale), of(line.shift), of(line.mean), of(line.from_grad), of(line.from_x), of(line.constant)};
+  }
 };
 
 template <Affine affine, class C>
@@ -59,28 +62,31 @@ template <class C>
 struct OneByOne {
   const Lanes<C>& p;
   int lane;
+  int64_t vector = 0;  // which, where each has slopes of its own
 
-  C total(const Vec<C>* a) const {
+  Slopes<C> side(C z) const { return (z > 0 ? p.pos : p.neg).beyond(vector); }
+  C total(const Slopes<C>& a) const {
     C sum = 0;
-    for (int s = 0; s < p.hinges; ++s) sum += a[s][lane];
+    for (int s = 0; s < p.hinges; ++s) sum += a.at(s, lane);
     return sum;
   }
   C value(C z) const {
     if (z == 0 || std::isnan(z)) return z;
-    const Vec<C>* a = z > 0 ? p.pos : p.neg;
+    const Slopes<C> a = side(z);
     if (std::isinf(z)) {
       C slope = total(a), flat = 0;
-      for (int s = 0; s < p.hinges; ++s) flat -= a[s][lane] == 0 ? 0 : a[s][lane] * p.at[s];
+      for (int s = 0; s < p.hinges; ++s) flat -= a.at(s, lane) == 0 ? 0 : a.at(s, lane) * p.at[s];
       return slope == 0 ? flat : slope * std::fabs(z);
     }
     C h = 0;
-    for (int s = 0; s < p.hinges; ++s) h += a[s][lane] * std::max(std::fabs(z) - p.at[s], C(0));
+    for (int s = 0; s < p.hinges; ++s) h += a.at(s, lane) * std::max(std::fabs(z) - p.at[s], C(0));
     return h;
   }
   C slope(C z) const {  // torch's convention: at a hinge the inner side counts, a NaN is on all sides
-    if (std::isnan(z)) return total(p.pos) - total(p.neg);
+    if (std::isnan(z)) return total(side(1)) - total(side(-1));
+    const Slopes<C> a = side(z);
     C sum = 0;
-    for (int s = 0; s < p.hinges; ++s) sum += std::fabs(z) > p.at[s] ? (z > 0 ? p.pos : p.neg)[s][lane] : C(0);
+    for (int s = 0; s < p.hinges; ++s) sum += std::fabs(z) > p.at[s] ? a.at(s, lane) : C(0);
     return z > 0 ? sum : -sum;
   }
   C ramp(C z, int s) const {
@@ -115,7 +121,7 @@ template <class C>
 struct Hinges<C, 0> {
   int count;
   const C* at;
-  const Vec<C>*pos, *neg;
+  Slopes<C> pos, neg;
   explicit SPLASH_INLINE Hinges(const Lanes<C>& p) : count(p.hinges), at(p.at), pos(p.pos), neg(p.neg) {}
 };
 
@@ -130,15 +136,16 @@ template <class C, int K>
 struct HingesOf<C, K, true> {
   struct Own {
     int count;
-    const Vec<C>*at, *pos, *neg;
+    const Vec<C>* at;
+    Slopes<C> pos, neg;
   };
   int count;
   Vec<C> at[K ? K : most_hinges];
-  const Vec<C>* slopes;  // of all vectors: see Parameters
-  explicit SPLASH_INLINE HingesOf(const Lanes<C>& p) : count(K ? K : p.hinges), slopes(p.pos) {
+  const Slopes<C> pos, neg;  // of the first vector
+  explicit SPLASH_INLINE HingesOf(const Lanes<C>& p) : count(K ? K : p.hinges), pos(p.pos), neg(p.neg) {
     for (int s = 0; s < count; ++s) at[s] = all<C>(p.at[s]);
   }
-  SPLASH_INLINE Own operator[](int64_t i) const { return {count, at, slopes + 2 * count * i, slopes + 2 * count * i + count}; }
+  SPLASH_INLINE Own operator[](int64_t i) const { return {count, at, pos.beyond(i), neg.beyond(i)}; }
 };
 
 // Where in the table a vector finds itself; a strip's own copy of the registers.
@@ -217,12 +224,13 @@ SPLASH_ONE_COPY void forward_one_by_one(const T* x, T* y, int64_t n, int64_t str
   const Norms<C, affine> norms(p);
   for (int64_t i = 0; i < n; ++i)
     for (int lane = 0; lane < filled; ++lane) {
-      const C z = normalised<affine>(as_compute(x[i * stride + lane]), norms[i], lane);
-      put(y + i * stride + lane, OneByOne<C>{(&p)[own ? i : 0], lane}.value(z));
+      const int64_t in_line = own ? i % p.line_vectors : i;
+      const C z = normalised<affine>(as_compute(x[i * stride + lane]), norms[in_line], lane);
+      put(y + i * stride + lane, OneByOne<C>{p, lane, own ? in_line : 0}.value(z));
     }
 }
 
-// own: each vector has slopes of its own, which follow each other.
+// own: each vector of a line has slopes of its own, which follow each other. A strip may have several lines.
 template <class T, int K, Affine affine, Finder finder, bool own>
 SPLASH_ONE_COPY void forward_strip(const T* x, T* y, int64_t n, int64_t stride, int filled, const Lanes<compute_t<T>>& p) {
   using C = compute_t<T>;
@@ -247,15 +255,21 @@ SPLASH_ONE_COPY void forward_strip(const T* x, T* y, int64_t n, int64_t stride, 
       return found.slope(z, j) * z + found.intercept(z, j);
     }
   };
-  by_two(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
-    constexpr bool in_twos = goes_in_twos<T, affine, finder>;
-    fetch_two_ahead(x + i * stride, y + i * stride, stride);
-    Vec<C> v[count];
-    load_vectors<T, in_twos, count>(x + i * stride, stride, v);
-    SPLASH_UNROLLED
-    for (int q = 0; q < count; ++q) v[q] = value(normalised<affine>(v[q], norms[i + q]), hinges_of[i + q]);
-    store_vectors<T, in_twos, count>(y + i * stride, stride, v);
-  });
+  const int64_t apart = own ? lanes<C>::count : stride;  // known, it leaves registers for the places of slopes
+  const auto line = [&](const T* x, T* y, int64_t n) SPLASH_INLINE_LAMBDA {
+    by_two(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
+      constexpr bool in_twos = goes_in_twos<T, affine, finder>;
+      fetch_two_ahead(x + i * apart, y + i * apart, apart);
+      Vec<C> v[count];
+      load_vectors<T, in_twos, count>(x + i * apart, apart, v);
+      SPLASH_UNROLLED
+      for (int q = 0; q < count; ++q) v[q] = value(normalised<affine>(v[q], norms[i + q]), hinges_of[i + q]);
+      store_vectors<T, in_twos, count>(y + i * apart, apart, v);
+    });
+  };
+  if constexpr (!own) line(x, y, n);
+  else
+    for (int64_t i = 0, whole = p.line_vectors; i < n; i += whole) line(x + i * apart, y + i * apart, std::min(whole, n - i));
   if (!watch.saw_negative_zero() && !watch.saw_infinity_or_nan()) [[likely]] return;
   forward_one_by_one<T, affine, own>(x, y, n, stride, filled, p);
 }

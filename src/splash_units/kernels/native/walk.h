@@ -17,8 +17,9 @@ constexpr int64_t piece = 16384;    // elements a thread sums at a time; more ar
 // Where nothing is summed. A strip costs a little to begin, yet threads are to end together.
 constexpr int64_t longest_strip = 256;
 
-// Where little is done with each. Two threads that are awake take a microsecond to meet, others much longer. torch's
-// own operators share tensors of more elements than these.
+// Where little is done with each, which is not so behind batch norm and where each lane has slopes of its own. Two threads
+// that are awake take a microsecond to meet, others much longer. torch's own operators share tensors of more elements
+// than these.
 constexpr int64_t worth_sharing = 32768;
 
 constexpr int64_t fewest_for_lines = 17;  // with fewer channels, columns meet memory in its order too, at less cost
@@ -136,13 +137,13 @@ struct Lines {
   }
   int64_t vectors() const { return width / W; }
 
-  // Calls strip(first element, first vector of the line, vectors, filled lanes) for all of one part, and pause()
-  // wherever a lane has summed up enough. What fills no line comes last.
+  // Calls strip(first element, first vector of the line, vectors, filled lanes) for all of one part, so many lines at
+  // a time, and pause() wherever a lane has summed up enough. What fills no line comes last.
   template <class F, class G>
-  SPLASH_INLINE void task(int64_t part, const F& strip, const G& pause) const {
+  SPLASH_INLINE void task(int64_t part, int64_t at_a_time, const F& strip, const G& pause) const {
     const int64_t begin = rows * part / parts, end = rows * (part + 1) / parts;
-    for (int64_t row = begin; row < end; ++row) {
-      strip(row * width, 0, vectors(), W);
+    for (int64_t row = begin; row < end; row += at_a_time) {
+      strip(row * width, 0, std::min(at_a_time, end - row) * vectors(), W);
       if ((row - begin) % sum_length == sum_length - 1) pause();
     }
     const int64_t rest = part == parts - 1 ? e.size() - rows * width : 0;
@@ -161,7 +162,7 @@ struct Walk {
   Rows by_row;
   Columns<C> matrix;
   Lines<C> by_line;
-  int64_t longest, piece, least_to_share, tasks, vectors, stride, step;
+  int64_t longest, piece, least_to_share, tasks, vectors, stride, step, lines_at_a_time;
 
   Walk(Extent extent, bool one_group, bool normed, bool forward, int64_t longest_strip, int64_t piece, int64_t least_to_share)
       : e(extent), by_row(extent), matrix(extent), by_line(extent), longest(longest_strip), piece(piece), least_to_share(least_to_share) {
@@ -173,6 +174,7 @@ struct Walk {
                            : matrix.tasks();
     vectors = way == flat ? 1 : way == rows ? e.channels : way == lines ? by_line.vectors() : matrix.vectors;
     step = way == columns || way == lines, stride = step ? lanes<C>::count : 1;
+    lines_at_a_time = one_group ? 1 : std::max<int64_t>(longest / vectors, 1);
   }
   // Tasks that share sums with none, but for the channels they have in common: `together` of them.
   int64_t together() const { return way == rows ? by_row.channel_parts : way == columns ? matrix.blocks : 1; }
@@ -192,7 +194,7 @@ struct Walk {
           strip(task, at, v, n, across, filled);
         });
       if (way == lines)
-        return by_line.task(task, [&](int64_t at, int64_t v, int64_t n, int filled) { strip(task, at, v, n, W, filled); }, [&] { pause(task); });
+        return by_line.task(task, lines_at_a_time, [&](int64_t at, int64_t v, int64_t n, int filled) { strip(task, at, v, n, W, filled); }, [&] { pause(task); });
       if (way == flat)
         return along_row<C>(std::min(piece, e.size() - task * piece), longest, [&](int64_t i, int64_t n, int filled) {
           strip(task, task * piece + i, 0, n, W, filled);
