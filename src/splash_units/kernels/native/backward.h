@@ -132,7 +132,7 @@ struct Passing {
       Vec<C>* recent = totals.recent + 2 * i;
       recent[0] += dz, recent[1] += dz * (in - norm.mean);
     }
-    return affine == Affine::none ? dz : dz * norm.from_grad + (in * norm.from_x + norm.constant);
+    return sums || affine == Affine::none ? dz : dz * norm.from_grad + (in * norm.from_x + norm.constant);
   }
   SPLASH_INLINE void add_up() const {
     if constexpr (sums && affine == Affine::one) {
@@ -154,7 +154,7 @@ SPLASH_ONE_COPY void backward_one_by_one(const T* x, const T* grad, T* dx, int64
       const C in = as_compute(x[i * stride + lane]), g = as_compute(grad[i * stride + lane]);
       const C z = normalised<affine>(in, norm, lane), dz = g * one.slope(z) + C(0);
       if constexpr (writes)
-        put(dx + i * stride + lane, affine == Affine::none ? dz : dz * norm.from_grad[lane] + (in * norm.from_x[lane] + norm.constant[lane]));
+        put(dx + i * stride + lane, sums || affine == Affine::none ? dz : dz * norm.from_grad[lane] + (in * norm.from_x[lane] + norm.constant[lane]));
       if constexpr (sums) {
         for (int s = 0; s < p.hinges; ++s) {
           const double d = g * one.ramp(z, s);

@@ -153,6 +153,18 @@ void move_with_batch(int64_t channels, double count, const C* statistics, const 
   }
 }
 
+template <class C>
+void finish(const C* x, C* dx, Extent e, const Norm<C>& norm) {
+  const int64_t parts = std::clamp<int64_t>(e.size() / piece, 1, most_parts);
+  parallel(parts, e.size() > piece, [&](int64_t part) {
+    for (int64_t row = e.outer * part / parts; row < e.outer * (part + 1) / parts; ++row) {
+      const C* in = x + row * e.channels;
+      C* __restrict out = dx + row * e.channels;
+      for (int64_t c = 0; c < e.channels; ++c) out[c] = out[c] * norm.from_grad[c] + (in[c] * norm.from_x[c] + norm.constant[c]);
+    }
+  });
+}
+
 #define SPLASH_FOR(T) template void moments(const T*, Extent, double*, double*);
 SPLASH_FOR(float)
 SPLASH_FOR(double)
@@ -161,7 +173,8 @@ SPLASH_FOR(float16)
 #define SPLASH_IN(C)                                                                                                       \
   template void normalise(int64_t, const double*, const double*, double, const C*, const C*, C*, C*, C*);                   \
   template void normalise_again(int64_t, const C*, const C*, const C*, C*, C*);                                             \
-  template void move_with_batch(int64_t, double, const C*, const C*, const double*, const double*, C*, C*);
+  template void move_with_batch(int64_t, double, const C*, const C*, const double*, const double*, C*, C*);              \
+  template void finish(const C*, C*, Extent, const Norm<C>&);
 SPLASH_IN(float)
 SPLASH_IN(double)
 

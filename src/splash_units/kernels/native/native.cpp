@@ -89,7 +89,7 @@ auto forward_strip_for(int hinges, Affine affine, Finder finder, bool own_slopes
 }
 
 template <class T>
-auto backward_strip_for(int hinges, Affine affine, bool writes, Finder finder) {
+auto backward_strip_for(int hinges, Affine affine, bool writes, bool sums, Finder finder) {
   return with_affine(affine, [&](auto norm) {
     if constexpr (has_lookup && !std::is_same_v<T, double>)
       if (finder == Finder::cells) {
@@ -99,7 +99,11 @@ auto backward_strip_for(int hinges, Affine affine, bool writes, Finder finder) {
     return with_finder<T>(finder, [&](auto by) {
       return with_count<T>(hinges, [&](auto k) {
         if constexpr (norm == Affine::none) return &backward_strip<T, k, norm, true, true, by>;
-        else return writes ? &backward_strip<T, k, norm, true, false, by> : &backward_strip<T, k, norm, false, true, by>;
+        else {
+          if constexpr (norm == Affine::each && std::is_same_v<T, float>)
+            if (writes && sums) return &backward_strip<T, k, norm, true, true, by>;
+          return writes ? &backward_strip<T, k, norm, true, false, by> : &backward_strip<T, k, norm, false, true, by>;
+        }
       });
     });
   });
@@ -181,7 +185,7 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
   const Walk<C> walk(e, unit.groups == 1, norm, false, sum_length, piece, piece);
   const int hinges = padded<T>(unit.hinges);
   const Parameters<C> parameters(unit, norm, false, hinges, walk);
-  const auto strip = backward_strip_for<T>(hinges, affine_for(walk, norm), dx, parameters[0].finder);
+  const auto strip = backward_strip_for<T>(hinges, affine_for(walk, norm), dx, sums, parameters[0].finder);
   const bool by_line = walk.way == Walk<C>::lines;
   const int64_t ramps = by_line ? walk.tasks : walk.totals();
   const bool by_cell = parameters[0].finder == Finder::cells;
@@ -208,6 +212,13 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
   add_up(totals, ramps, walk, unit, norm, *sums);
 }
 
+template <class T>
+bool holds_dz(Extent e, const Unit<compute_t<T>>& unit) {
+  // Of larger tensors dz would have to be fetched from memory again.
+  return std::is_same_v<T, float> && e.inner == 1 && e.size() <= 65536 && unit.groups == 1 && e.channels >= fewest_for_lines &&
+         unit.hinges <= 4;
+}
+
 const char* instruction_set() {
 #if defined(SPLASH_AVX512_EMULATED)
   return "avx512-emulated";
@@ -223,7 +234,8 @@ const char* instruction_set() {
 #define SPLASH_FOR(T)                                                                                     \
   template void forward(const T*, T*, Extent, const Unit<compute_t<T>>&, const Norm<compute_t<T>>*);      \
   template void backward(const T*, const T*, T*, Extent, const Unit<compute_t<T>>&,                       \
-                         const Norm<compute_t<T>>*, const Sums*);
+                         const Norm<compute_t<T>>*, const Sums*);                                          \
+  template bool holds_dz<T>(Extent, const Unit<compute_t<T>>&);
 SPLASH_FOR(float)
 SPLASH_FOR(double)
 SPLASH_FOR(bfloat16)

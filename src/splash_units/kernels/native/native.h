@@ -49,10 +49,16 @@ template <class T>
 void forward(const T* x, T* y, Extent, const Unit<compute_t<T>>&, const Norm<compute_t<T>>*);
 
 // Without a Norm, dx and sums are both computed. With one, either is null: the sums of a first pass are
-// what dx of the second is made of.
+// what dx of the second is made of. Or where that holds_dz, the first pass leaves dz in dx, and the second is finish().
 template <class T>
 void backward(const T* x, const T* grad, T* dx, Extent, const Unit<compute_t<T>>&,
               const Norm<compute_t<T>>*, const Sums*);
+
+template <class T>
+bool holds_dz(Extent, const Unit<compute_t<T>>&);
+
+template <class C>
+void finish(const C* x, C* dx, Extent, const Norm<C>&);
 
 // Mean and (biased) variance of each channel.
 template <class T>

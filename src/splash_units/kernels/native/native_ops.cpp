@@ -238,10 +238,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> batch_norm_splash_backward(
     C *scale = coefficients.data(), *shift = scale + channels, *from_x = shift + channels, *constant = from_x + channels;
     normalise_again<C>(channels, mean, read_if_defined<C>(w), read_if_defined<C>(b), scale, shift);
     Norm<C> norm{scale, shift, mean};
-    backward<T>(read<T>(*view.x), read<T>(*g), nullptr, view.extent, unit.as<C>(), &norm, &sums);
+    const bool keeps_dz = holds_dz<T>(view.extent, unit.as<C>());
+    backward<T>(read<T>(*view.x), read<T>(*g), keeps_dz ? write<T>(dx) : nullptr, view.extent, unit.as<C>(), &norm, &sums);
     move_with_batch<C>(channels, count, mean, scale, dz.data(), dz_x.data(), from_x, constant);
     norm.from_grad = scale, norm.from_x = from_x, norm.constant = constant;
-    backward<T>(read<T>(*view.x), read<T>(*g), write<T>(dx), view.extent, unit.as<C>(), &norm, nullptr);
+    if (keeps_dz) finish<C>(read<C>(*view.x), write<C>(dx), view.extent, norm);
+    else backward<T>(read<T>(*view.x), read<T>(*g), write<T>(dx), view.extent, unit.as<C>(), &norm, nullptr);
     for (int64_t c = 0; c < channels; ++c) dz_x[c] *= inverse_std[c];
   });
   const auto gradient = [&](const std::vector<double>& sums, const optional<Tensor>& of) {

@@ -255,21 +255,21 @@ SPLASH_ONE_COPY void forward_strip(const T* x, T* y, int64_t n, int64_t stride, 
       return found.slope(z, j) * z + found.intercept(z, j);
     }
   };
-  const int64_t apart = own ? lanes<C>::count : stride;  // known, it leaves registers for the places of slopes
+  const int64_t spacing = own ? lanes<C>::count : stride;  // known, it leaves registers for the places of slopes
   const auto line = [&](const T* x, T* y, int64_t n) SPLASH_INLINE_LAMBDA {
     by_two(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
       constexpr bool in_twos = goes_in_twos<T, affine, finder>;
-      fetch_two_ahead(x + i * apart, y + i * apart, apart);
+      fetch_two_ahead(x + i * spacing, y + i * spacing, spacing);
       Vec<C> v[count];
-      load_vectors<T, in_twos, count>(x + i * apart, apart, v);
+      load_vectors<T, in_twos, count>(x + i * spacing, spacing, v);
       SPLASH_UNROLLED
       for (int q = 0; q < count; ++q) v[q] = value(normalised<affine>(v[q], norms[i + q]), hinges_of[i + q]);
-      store_vectors<T, in_twos, count>(y + i * apart, apart, v);
+      store_vectors<T, in_twos, count>(y + i * spacing, spacing, v);
     });
   };
   if constexpr (!own) line(x, y, n);
   else
-    for (int64_t i = 0, whole = p.line_vectors; i < n; i += whole) line(x + i * apart, y + i * apart, std::min(whole, n - i));
+    for (int64_t i = 0, whole = p.line_vectors; i < n; i += whole) line(x + i * spacing, y + i * spacing, std::min(whole, n - i));
   if (!watch.saw_negative_zero() && !watch.saw_infinity_or_nan()) [[likely]] return;
   forward_one_by_one<T, affine, own>(x, y, n, stride, filled, p);
 }
