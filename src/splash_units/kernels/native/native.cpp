@@ -212,10 +212,11 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
   add_up(totals, ramps, walk, unit, norm, *sums);
 }
 
+constexpr int64_t most_in_cache = 65536;  // elements; of more, dz would have to be fetched from memory again
+
 template <class T>
 bool holds_dz(Extent e, const Unit<compute_t<T>>& unit) {
-  // Of larger tensors dz would have to be fetched from memory again.
-  return std::is_same_v<T, float> && e.inner == 1 && e.size() <= 65536 && unit.groups == 1 && e.channels >= fewest_for_lines &&
+  return std::is_same_v<T, float> && e.inner == 1 && e.size() <= most_in_cache && unit.groups == 1 && e.channels >= fewest_for_lines &&
          unit.hinges <= 4;
 }
 
