@@ -1,5 +1,7 @@
 """The CPU kernel with batch norm in front, against torch's own and the plain equation."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -86,6 +88,45 @@ def test_batch_norm_and_unit_in_one(
             getattr(fused, name).double(), getattr(plain, name), rtol=1e-5, atol=1e-6
         )
     assert fused.num_batches_tracked == plain.num_batches_tracked == 2
+
+
+@pytest.mark.parametrize("num_hinges", [7, 11, 23])
+@pytest.mark.parametrize("channels", [65, 520])
+def test_many_channels_side_by_side(channels: int, num_hinges: int) -> None:
+    """So many that a line of them is longer than what is summed up at a time."""
+    torch.manual_seed(0)
+    x, grad = torch.randn(9, channels), torch.randn(9, channels)
+    unit = BatchNormSplash(channels, num_hinges=num_hinges, init="random", grad_scale=1.0)
+    slopes = (unit.a_pos, unit.a_neg)
+    ours_x, theirs_x = x.requires_grad_(), x.detach().double().requires_grad_()
+    y = unit(ours_x)
+    exact = reference.splash(
+        F.batch_norm(theirs_x, None, None, training=True),
+        *(a.double() for a in slopes),
+        unit.hinges.double(),
+    )
+    found = torch.autograd.grad(y, (ours_x, *slopes), grad)
+    wanted = torch.autograd.grad(exact, (theirs_x, *slopes), grad.double())
+    torch.testing.assert_close(y.double(), exact, rtol=1e-5, atol=1e-5)
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours.double(), theirs.double(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("channels", [3, 24])
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("of", ["x", "grad"])
+def test_in_evaluation_what_is_not_finite_stays_where_it_is(
+    of: str, value: float, channels: int
+) -> None:
+    torch.manual_seed(0)
+    given = {"x": torch.randn(4, channels), "grad": torch.randn(4, channels)}
+    given[of][1, 1] = value
+    unit = BatchNormSplash(channels, init="random").eval()
+    x = given["x"].requires_grad_()
+    plain = F.batch_norm(x, unit.running_mean, unit.running_var, eps=unit.eps)
+    exact = reference.splash(plain, unit.a_pos, unit.a_neg, unit.hinges)
+    found, wanted = (torch.autograd.grad(h, x, given["grad"])[0] for h in (unit(x), exact))
+    torch.testing.assert_close(found, wanted, equal_nan=True)
 
 
 def test_fused_bfloat16_keeps_its_dtype() -> None:

@@ -153,8 +153,11 @@ SPLASH_ONE_COPY void backward_one_by_one(const T* x, const T* grad, T* dx, int64
       const NormLanes<C>& norm = norms[i];
       const C in = as_compute(x[i * stride + lane]), g = as_compute(grad[i * stride + lane]);
       const C z = normalised<affine>(in, norm, lane), dz = g * one.slope(z) + C(0);
-      if constexpr (writes)
-        put(dx + i * stride + lane, sums || affine == Affine::none ? dz : dz * norm.from_grad[lane] + (in * norm.from_x[lane] + norm.constant[lane]));
+      if constexpr (writes && (sums || affine == Affine::none)) put(dx + i * stride + lane, dz);
+      if constexpr (writes && !sums && affine != Affine::none) {
+        const C from_x = norm.from_x[lane] == 0 ? 0 : in * norm.from_x[lane];  // not 0 times an infinity
+        put(dx + i * stride + lane, dz * norm.from_grad[lane] + (from_x + norm.constant[lane]));
+      }
       if constexpr (sums) {
         for (int s = 0; s < p.hinges; ++s) {
           const double d = g * one.ramp(z, s);

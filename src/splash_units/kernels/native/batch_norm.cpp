@@ -148,8 +148,9 @@ void move_with_batch(int64_t channels, double count, const C* statistics, const 
   const C *mean = statistics, *inverse_std = mean + channels;
   for (int64_t c = 0; c < channels; ++c) {
     const double share = scale[c] / count, s = inverse_std[c], of_x = -share * s * s * dz_x[c];
-    from_x[c] = static_cast<C>(of_x);
-    constant[c] = static_cast<C>(-share * dz[c] - of_x * mean[c]);
+    // Statistics that no number moves pass on no NaN or infinity either.
+    from_x[c] = share == 0 ? 0 : static_cast<C>(of_x);
+    constant[c] = share == 0 ? 0 : static_cast<C>(-share * dz[c] - of_x * mean[c]);
   }
 }
 

@@ -258,12 +258,13 @@ SPLASH_ONE_COPY void backward_cells(const T* x, const T* grad, T* dx, int64_t n,
 template <class T, Affine affine, bool writes, bool sums>
 void backward_cells_strip(const T* x, const T* grad, T* dx, int64_t n, int64_t stride, int filled, const Lanes<float>& p,
                           const Totals<float>& totals) {
+  Lanes<float> here = p;
   for (int64_t i = 0; i < n; i += sum_length) {
-    const int64_t own = affine == Affine::each ? i : 0;
     Totals<float> to = totals;
-    if constexpr (sums) to.recent += 2 * own;
+    if constexpr (affine == Affine::each) here.line = p.line.beyond(i);
+    if constexpr (affine == Affine::each && sums) to.recent += 2 * i;
     backward_cells<T, affine, writes, sums>(x + i * stride, grad + i * stride, writes ? dx + i * stride : dx,
-                                            std::min(sum_length, n - i), stride, filled, (&p)[own], to);
+                                            std::min(sum_length, n - i), stride, filled, here, to);
   }
 }
 

@@ -216,8 +216,8 @@ constexpr int64_t most_in_cache = 65536;  // elements; of more, dz would have to
 
 template <class T>
 bool holds_dz(Extent e, const Unit<compute_t<T>>& unit) {
-  return std::is_same_v<T, float> && e.inner == 1 && e.size() <= most_in_cache && unit.groups == 1 && e.channels >= fewest_for_lines &&
-         unit.hinges <= 4;
+  const bool by_line = unit.groups == 1 && Walk<compute_t<T>>::goes_by_line(e, true, false);
+  return std::is_same_v<T, float> && by_line && e.size() <= most_in_cache && unit.hinges <= 4;
 }
 
 const char* instruction_set() {

@@ -238,7 +238,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> batch_norm_splash_backward(
     C *scale = coefficients.data(), *shift = scale + channels, *from_x = shift + channels, *constant = from_x + channels;
     normalise_again<C>(channels, mean, read_if_defined<C>(w), read_if_defined<C>(b), scale, shift);
     Norm<C> norm{scale, shift, mean};
-    const bool keeps_dz = holds_dz<T>(view.extent, unit.as<C>());
+    const bool keeps_dz = training && holds_dz<T>(view.extent, unit.as<C>());
     backward<T>(read<T>(*view.x), read<T>(*g), keeps_dz ? write<T>(dx) : nullptr, view.extent, unit.as<C>(), &norm, &sums);
     move_with_batch<C>(channels, count, mean, scale, dz.data(), dz_x.data(), from_x, constant);
     norm.from_grad = scale, norm.from_x = from_x, norm.constant = constant;

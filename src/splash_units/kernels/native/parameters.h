@@ -54,6 +54,10 @@ struct NormLanes {  // the batch norm in front, if any
 template <class C>
 struct NormLine {
   const C *scale, *shift, *mean, *from_grad, *from_x, *constant;
+  NormLine beyond(int64_t vectors) const {
+    const int64_t n = vectors * lanes<C>::count;
+    return {scale + n, shift + n, mean + n, from_grad + n, from_x + n, constant + n};
+  }
 };
 
 // Slopes of one vector, or of as many as follow each other: slope s of a lane lies s * pitch beyond its first.
@@ -346,10 +350,7 @@ class Parameters {
     const int64_t ragged = walk.e.size() % walk.by_line.width / W;
     Lanes<C>& last = lanes_[1] = p;
     if (own_) last.pos = p.pos.beyond(ragged), last.neg = p.neg.beyond(ragged);
-    if (norm)
-      for (const C* NormLine<C>::*values : {&NormLine<C>::scale, &NormLine<C>::shift, &NormLine<C>::mean, &NormLine<C>::from_grad,
-                                            &NormLine<C>::from_x, &NormLine<C>::constant})
-        last.line.*values += ragged * W;
+    if (norm) last.line = p.line.beyond(ragged);
   }
 
   void set_own_shapes(Shape<C>& p, const Unit<C>& unit, int padded, const Walk<C>& walk) {

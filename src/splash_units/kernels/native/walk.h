@@ -166,8 +166,7 @@ struct Walk {
 
   Walk(Extent extent, bool one_group, bool normed, bool forward, int64_t longest_strip, int64_t piece, int64_t least_to_share)
       : e(extent), by_row(extent), matrix(extent), by_line(extent), longest(longest_strip), piece(piece), least_to_share(least_to_share) {
-    const bool in_lines = one_group ? e.channels >= fewest_for_lines : forward && e.channels <= most_for_lines;
-    way = one_group && !normed ? flat : e.inner > 1 ? rows : in_lines ? lines : columns;
+    way = one_group && !normed ? flat : e.inner > 1 ? rows : goes_by_line(e, one_group, forward) ? lines : columns;
     tasks = way == flat    ? (e.size() + piece - 1) / piece
             : way == rows  ? by_row.tasks()
             : way == lines ? by_line.parts
@@ -175,6 +174,10 @@ struct Walk {
     vectors = way == flat ? 1 : way == rows ? e.channels : way == lines ? by_line.vectors() : matrix.vectors;
     step = way == columns || way == lines, stride = step ? lanes<C>::count : 1;
     lines_at_a_time = one_group ? 1 : std::max<int64_t>(longest / vectors, 1);
+  }
+  // Whether a matrix is walked by lines, if it is not flat.
+  static bool goes_by_line(Extent e, bool one_group, bool forward) {
+    return e.inner == 1 && (one_group ? e.channels >= fewest_for_lines : forward && e.channels <= most_for_lines);
   }
   // Tasks that share sums with none, but for the channels they have in common: `together` of them.
   int64_t together() const { return way == rows ? by_row.channel_parts : way == columns ? matrix.blocks : 1; }
