@@ -16,7 +16,7 @@ if native.load() is None:
 
 OF_THE_ARITHMETIC = ("test_native.py", "test_native_bfloat16.py", "test_native_batch_norm.py")
 # What takes long and would find no more: torch's own checks, and much of the same.
-OTHERS = "promises or second_derivatives or ten_million or saved"
+OTHERS = "promises or ten_million or saved"
 
 RUN = """
 import sys

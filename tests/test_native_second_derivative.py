@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from splash_units import BatchNormSplash, Splash
 from splash_units.kernels import native, reference
 from splash_units.kernels.native import second_derivative
 
@@ -77,3 +78,28 @@ def test_gradcheck_of_both_orders() -> None:
 
     assert torch.autograd.gradcheck(h, inputs)
     assert torch.autograd.gradgradcheck(h, inputs)
+
+
+@pytest.mark.parametrize("kind", ["layer", "channel", "unit", "fused", "fused, channel"])
+def test_second_derivatives(kind: str) -> None:
+    torch.manual_seed(0)
+    unit = {
+        "layer": lambda: Splash(init="random"),
+        "channel": lambda: Splash(init="random", share="channel", features=3),
+        "unit": lambda: Splash(init="random", share="unit", features=(3, 4)),
+        "fused": lambda: BatchNormSplash(3, init="random"),
+        "fused, channel": lambda: BatchNormSplash(3, init="random", share="channel"),
+    }[kind]().double()
+    unit.hinges = unit.hinges.double()
+    x = torch.randn(5, 3, 4, dtype=torch.float64, requires_grad=True)
+    names = [name for name, _ in unit.named_parameters()]
+
+    def run(x: Tensor, *values: Tensor) -> Tensor:
+        for p, v in zip(unit.parameters(), values, strict=True):
+            assert p.shape == v.shape
+        return torch.func.functional_call(unit, dict(zip(names, values, strict=True)), (x,))
+
+    inputs = (x, *(p.detach().clone().requires_grad_() for p in unit.parameters()))
+    unit.grad_scale = 1.0
+    assert torch.autograd.gradcheck(run, inputs)
+    assert torch.autograd.gradgradcheck(run, inputs)
