@@ -4,8 +4,10 @@
 #include <torch/csrc/stable/c/shim.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "native.h"
+#include "room.h"
 #include "simd.h"
 
 namespace splash_units {
@@ -27,16 +29,40 @@ constexpr int64_t most_for_lines = 512;   // whose own slopes the first cache ho
 
 constexpr int64_t most_parts = 16;  // of rows, each with sums of its own for every channel
 
+// A worker's share of the tasks. Whoever is done with its own helps the others: cores are not alike, nor are they left
+// alone, and all would wait for the slowest.
+struct alignas(64) Share {
+  std::atomic<int64_t> next;
+  int64_t end;
+
+  // Calls body for some tasks at a time until none are left.
+  template <class F>
+  void work(int64_t at_a_time, const F& body) {
+    for (int64_t i; (i = next.fetch_add(at_a_time, std::memory_order_relaxed)) < end;)
+      for (const int64_t last = std::min(i + at_a_time, end); i < last; ++i) body(i);
+  }
+};
+
+constexpr int64_t turns = 32;  // in which a worker takes its share, if it has as many tasks
+
 // torch's own pool, through its stable interface: a second one would fight it for the cores.
 template <class F>
 void parallel(int64_t tasks, bool is_worth_it, const F& body) {
-  if (tasks <= 1 || !is_worth_it) {
+  uint32_t threads = 1;
+  if (is_worth_it) torch_get_num_threads(&threads);
+  const int64_t workers = std::min<int64_t>(tasks, threads);
+  if (workers <= 1) {
     for (int64_t i = 0; i < tasks; ++i) body(i);
     return;
   }
-  torch_parallel_for(0, tasks, 1, [](int64_t begin, int64_t end, void* f) {
-    for (int64_t i = begin; i < end; ++i) (*static_cast<const F*>(f))(i);
-  }, const_cast<F*>(&body));
+  Room<Share, 8> shares(workers);
+  for (int64_t w = 0; w < workers; ++w) shares[w].next = tasks * w / workers, shares[w].end = tasks * (w + 1) / workers;
+  const auto work = [&](int64_t worker) {
+    for (int64_t w = 0; w < workers; ++w) shares[(worker + w) % workers].work(std::max<int64_t>(tasks / workers / turns, 1), body);
+  };
+  torch_parallel_for(0, workers, 1, [](int64_t begin, int64_t end, void* f) {
+    for (int64_t i = begin; i < end; ++i) (*static_cast<decltype(work)*>(f))(i);
+  }, const_cast<void*>(static_cast<const void*>(&work)));
 }
 
 // Calls strip(first element, vectors, filled lanes) over n neighbours; the ragged end comes last, alone.
