@@ -94,6 +94,20 @@ SPLASH_INLINE void interleave(Vec<float> a, Vec<float> b, Vec<float>* pairs) {
   pairs[0] = (Vec<float>)low_words(bits<float>(a), bits<float>(b)), pairs[1] = (Vec<float>)high_words(bits<float>(a), bits<float>(b));
 }
 
+#if defined(__AVX2__)
+template <int k> SPLASH_INLINE __m128 piece_of(Vec<float> v) {
+#if defined(SPLASH_AVX512)
+  return _mm512_extractf32x4_ps((Floats)v, k);
+#elif defined(SPLASH_AVX2)
+  return k == 0 ? _mm256_castps256_ps128((Floats)v) : _mm256_extractf128_ps((Floats)v, k);
+#else
+  __m128 piece;
+  std::memcpy(&piece, reinterpret_cast<const char*>(&v) + k * sizeof piece, sizeof piece);
+  return piece;
+#endif
+}
+#endif
+
 struct ByteTable {
   alignas(register_bytes) uint8_t right[4][register_bytes], left[4][register_bytes];
 

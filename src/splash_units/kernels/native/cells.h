@@ -144,19 +144,21 @@ struct CellSums {
   static constexpr int W = lanes<float>::count, vectors = 4 * cells_a_side / W;
   alignas(register_bytes) float of[W][2 * cells_a_side][2];
 
-  SPLASH_INLINE CellSums() {
+  SPLASH_INLINE void clear() {
     const Vec<float> zero = in_order(Vec<float>{});  // known to be zero, it would become a call that takes longer
     for (int v = 0; v < W * vectors; ++v) stored<float>::store(&of[0][0][0] + v * W, zero);
   }
 
-  // Adds two neighbouring lanes' pairs to their cells.
-  SPLASH_INLINE void add(int lane, int8_t cell, int8_t next_cell, const float* pairs) {
+  // Adds the pairs of vector q, as `interleave` gives them, to the cells whose numbers as_bytes gave.
+  template <int piece = 0>
+  SPLASH_INLINE void add(int q, const char* numbers, const Vec<float>* pairs) {
 #if defined(__AVX2__)
-    float *one = of[lane][cells_a_side + cell], *other = of[lane + 1][cells_a_side + next_cell];
-    const __m128 before = _mm_castsi128_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(one)));
-    const __m128 sums = _mm_add_ps(_mm_loadh_pi(before, reinterpret_cast<const __m64*>(other)), _mm_load_ps(pairs));
-    _mm_storel_pi(reinterpret_cast<__m64*>(one), sums);
-    _mm_storeh_pi(reinterpret_cast<__m64*>(other), sums);
+    constexpr int lane = 4 * piece;
+    uint32_t four;
+    std::memcpy(&four, numbers + byte_of(q, lane), 4);
+    add_two(lane, four, four >> 8, piece_of<piece>(pairs[0]));
+    add_two(lane + 2, four >> 16, four >> 24, piece_of<piece>(pairs[1]));
+    if constexpr (lane + 4 < W) add<piece + 1>(q, numbers, pairs);
 #endif
   }
   // Whether all are finite; only then they are added.
@@ -176,6 +178,25 @@ struct CellSums {
     }
     return true;
   }
+
+#if defined(__AVX2__)
+ private:
+  SPLASH_INLINE void add_two(int lane, int8_t cell, int8_t next_cell, __m128 pairs) {
+    float *one = of[lane][cells_a_side + cell], *other = of[lane + 1][cells_a_side + next_cell];
+    const __m128 before = _mm_castsi128_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(one)));
+    const __m128 sums = _mm_add_ps(_mm_loadh_pi(before, reinterpret_cast<const __m64*>(other)), pairs);
+    _mm_storel_pi(reinterpret_cast<__m64*>(one), sums);
+    _mm_storeh_pi(reinterpret_cast<__m64*>(other), sums);
+  }
+#endif
+};
+
+// What a strip keeps between its loops. In this order what is read has other places in a page of memory than the sums that
+// are stored meanwhile, or a core would make it wait for them.
+struct CellStrip {
+  Ints<float> cells[sum_length / in_bytes + in_bytes - 1];
+  CellSums sums;
+  Vec<float> beyond[sum_length];
 };
 
 // At most `sum_length` vectors.
@@ -183,46 +204,54 @@ template <class T, Affine affine, bool writes, bool sums>
 SPLASH_ONE_COPY void backward_cells(const T* x, const T* grad, T* dx, int64_t n, int64_t stride, int filled,
                                     const Lanes<float>& p, const Totals<float>& totals) {
   constexpr bool in_twos = goes_in_twos<T, affine, Finder::cells>;
-  constexpr int W = lanes<float>::count;
+  // What batch norm learns from must wait until all is known to be finite. Otherwise sums wait: what has just been stored is slow to load.
+  constexpr bool passes_first = affine == Affine::none;
   const CellFinder find(p.table);
   const Norms<float, affine> norms(p);
-  Ints<float> cells[sum_length / in_bytes + in_bytes - 1];
-  const auto slot = [&](int count, int64_t i) { return count == in_bytes ? i / in_bytes : n / in_bytes + i % in_bytes; };
+  Passing<float, affine, sums> passing{norms, totals};
+  CellStrip strip;
+  const auto cells = [&]<int count>(int64_t i) -> Ints<float>& {
+    return strip.cells[count == in_bytes ? i / in_bytes : n / in_bytes + i % in_bytes];
+  };
   const auto find_cells = [&]<int count>(int64_t i, Vec<float>* beyond) SPLASH_INLINE_LAMBDA {
     Vec<float> z[count];
     load_vectors<T, in_twos, count>(x + i * stride, stride, z);
     SPLASH_UNROLLED
     for (int q = 0; q < count; ++q) z[q] = normalised<affine>(z[q], norms[i + q]);
-    cells[slot(count, i)] = find.template operator()<count>(z, beyond);
+    cells.template operator()<count>(i) = find.template operator()<count>(z, beyond);
+  };
+  const auto sum_up = [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
+    Vec<float> g[count], pairs[2];
+    load_vectors<T, in_twos, count>(grad + i * stride, stride, g);
+    SPLASH_UNROLLED
+    for (int q = 0; q < count; ++q) {
+      interleave(g[q], g[q] * strip.beyond[i + q], pairs);
+      strip.sums.add(q, reinterpret_cast<const char*>(&cells.template operator()<count>(i)), pairs);
+    }
+  };
+  const auto pass_on = [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
+    fetch_two_ahead(x + i * stride, (writes ? dx : x) + i * stride, stride);
+    Vec<float> in[count], g[count], slope[count], out[count];
+    load_vectors<T, in_twos, count>(x + i * stride, stride, in);
+    load_vectors<T, in_twos, count>(grad + i * stride, stride, g);
+    const Places<false> places(cells.template operator()<count>(i));
+    look_up<count>(p.table->slopes, places, slope, [] {});
+    SPLASH_UNROLLED
+    for (int q = 0; q < count; ++q) {
+      const Vec<float> z = normalised<affine>(in[q], norms[i + q]);
+      // At zero no slope counts. + 0: a flat segment passes on 0.0, never -0.0, as torch.relu has it
+      out[q] = passing.dx(g[q] * (Vec<float>)(bits<float>(slope[q]) & (z != 0)) + Vec<float>{}, in[q], i + q);
+    }
+    if constexpr (writes) store_vectors<T, in_twos, count>(dx + i * stride, stride, out);
   };
   bool all_finite;
 
   if constexpr (sums) {
-    Vec<float> pairs[2 * sum_length];
-    by_four(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
-      Vec<float> g[count], beyond[count];
-      find_cells.template operator()<count>(i, beyond);
-      load_vectors<T, in_twos, count>(grad + i * stride, stride, g);
-      SPLASH_UNROLLED
-      for (int q = 0; q < count; ++q) interleave(g[q], g[q] * beyond[q], pairs + 2 * (i + q));
-    });
-    // A loop of its own: what has just been stored is slow to load.
-    CellSums cell_sums;
-    by_four(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
-      const char* numbers = reinterpret_cast<const char*>(cells + slot(count, i));
-      SPLASH_UNROLLED
-      for (int q = 0; q < count; ++q) {
-        const float *low = reinterpret_cast<const float*>(pairs + 2 * (i + q)), *high = low + W;
-        SPLASH_UNROLLED
-        for (int lane = 0; lane < W; lane += 4) {
-          uint32_t four;
-          std::memcpy(&four, numbers + byte_of(q, lane), 4);
-          cell_sums.add(lane, four, four >> 8, low + lane);
-          cell_sums.add(lane + 2, four >> 16, four >> 24, high + lane);
-        }
-      }
-    });
-    all_finite = cell_sums.add_to(totals.cells);
+    by_four(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA { find_cells.template operator()<count>(i, strip.beyond + i); });
+    strip.sums.clear();
+    by_four(n, sum_up);
+    if constexpr (passes_first) by_four(n, pass_on);
+    all_finite = strip.sums.add_to(totals.cells);
   } else {
     Watch<float> watch;
     by_four(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
@@ -235,29 +264,14 @@ SPLASH_ONE_COPY void backward_cells(const T* x, const T* grad, T* dx, int64_t n,
   }
   if (!all_finite) [[unlikely]]
     return backward_one_by_one<T, affine, writes, sums>(x, grad, dx, n, stride, filled, p, totals);
-
-  Passing<float, affine, sums> passing{norms, totals};
-  by_four(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
-    fetch_two_ahead(x + i * stride, (writes ? dx : x) + i * stride, stride);
-    Vec<float> in[count], g[count], slope[count], out[count];
-    load_vectors<T, in_twos, count>(x + i * stride, stride, in);
-    load_vectors<T, in_twos, count>(grad + i * stride, stride, g);
-    const Places<false> places(cells[slot(count, i)]);
-    look_up<count>(p.table->slopes, places, slope, [] {});
-    SPLASH_UNROLLED
-    for (int q = 0; q < count; ++q) {
-      const Vec<float> z = normalised<affine>(in[q], norms[i + q]);
-      // At zero no slope counts. + 0: a flat segment passes on 0.0, never -0.0, as torch.relu has it
-      out[q] = passing.dx(g[q] * (Vec<float>)(bits<float>(slope[q]) & (z != 0)) + Vec<float>{}, in[q], i + q);
-    }
-    if constexpr (writes) store_vectors<T, in_twos, count>(dx + i * stride, stride, out);
-  });
+  if constexpr (!passes_first) by_four(n, pass_on);
   passing.add_up();
 }
 
 template <class T, Affine affine, bool writes, bool sums>
 void backward_cells_strip(const T* x, const T* grad, T* dx, int64_t n, int64_t stride, int filled, const Lanes<float>& p,
                           const Totals<float>& totals) {
+  if (n <= sum_length) return backward_cells<T, affine, writes, sums>(x, grad, dx, n, stride, filled, p, totals);
   Lanes<float> here = p;
   for (int64_t i = 0; i < n; i += sum_length) {
     Totals<float> to = totals;
