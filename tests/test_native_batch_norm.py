@@ -90,6 +90,38 @@ def test_batch_norm_and_unit_in_one(
     assert fused.num_batches_tracked == plain.num_batches_tracked == 2
 
 
+@pytest.mark.parametrize(
+    ("shape", "layout"),
+    [
+        *((s, torch.contiguous_format) for s in ((128, 40), (1024, 40), (16, 6, 28, 28))),
+        ((16, 6, 28, 28), torch.channels_last),
+    ],
+    ids=str,
+)
+def test_a_mean_far_from_zero_costs_no_more_than_in_torch(
+    shape: tuple[int, ...], layout: torch.memory_format
+) -> None:
+    """Almost all of this gradient moves the statistics; what is left shows all rounding."""
+    torch.manual_seed(0)
+    mean = 1e3
+    x = (mean + torch.randn(shape)).to(memory_format=layout)
+    grad = x - mean + 0.1 * torch.randn(shape)
+    unit = BatchNormSplash(shape[1])
+    with torch.no_grad():
+        unit.a_neg[0] = -1  # with a_pos[0] = 1: what batch norm gives goes through unchanged
+    norm = {2: nn.BatchNorm1d, 4: nn.BatchNorm2d}[len(shape)](shape[1])
+
+    def input_gradient(module: nn.Module, dtype: torch.dtype) -> torch.Tensor:
+        leaf = x.detach().to(dtype).requires_grad_()
+        module.to(dtype)(leaf).backward(grad.to(dtype))
+        assert leaf.grad is not None
+        return leaf.grad.double()
+
+    ours, theirs = (input_gradient(module, torch.float32) for module in (unit, norm))
+    exact = input_gradient(norm, torch.float64)
+    assert (ours - exact).abs().max() <= 1.25 * (theirs - exact).abs().max()
+
+
 @pytest.mark.parametrize("num_hinges", [7, 11, 23])
 @pytest.mark.parametrize("channels", [65, 520])
 def test_many_channels_side_by_side(channels: int, num_hinges: int) -> None:

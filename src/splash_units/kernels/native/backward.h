@@ -132,7 +132,7 @@ struct Passing {
       Vec<C>* recent = totals.recent + 2 * i;
       recent[0] += dz, recent[1] += dz * (in - norm.mean);
     }
-    return sums || affine == Affine::none ? dz : dz * norm.from_grad + (in * norm.from_x + norm.constant);
+    return sums || affine == Affine::none ? dz : dz * norm.from_grad + ((in - norm.mean) * norm.from_x + norm.constant);
   }
   SPLASH_INLINE void add_up() const {
     if constexpr (sums && affine == Affine::one) {
@@ -155,7 +155,7 @@ SPLASH_ONE_COPY void backward_one_by_one(const T* x, const T* grad, T* dx, int64
       const C z = normalised<affine>(in, norm, lane), dz = g * one.slope(z) + C(0);
       if constexpr (writes && (sums || affine == Affine::none)) put(dx + i * stride + lane, dz);
       if constexpr (writes && !sums && affine != Affine::none) {
-        const C from_x = norm.from_x[lane] == 0 ? 0 : in * norm.from_x[lane];  // not 0 times an infinity
+        const C from_x = norm.from_x[lane] == 0 ? 0 : (in - norm.mean[lane]) * norm.from_x[lane];  // not 0 times an infinity
         put(dx + i * stride + lane, dz * norm.from_grad[lane] + (from_x + norm.constant[lane]));
       }
       if constexpr (sums) {

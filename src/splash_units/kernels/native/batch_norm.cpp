@@ -145,12 +145,12 @@ void normalise_again(int64_t channels, const C* statistics, const C* weight, con
 template <class C>
 void move_with_batch(int64_t channels, double count, const C* statistics, const C* scale, const double* dz,
                      const double* dz_x, C* from_x, C* constant) {
-  const C *mean = statistics, *inverse_std = mean + channels;
+  const C* inverse_std = statistics + channels;
   for (int64_t c = 0; c < channels; ++c) {
-    const double share = scale[c] / count, s = inverse_std[c], of_x = -share * s * s * dz_x[c];
+    const double share = scale[c] / count, s = inverse_std[c];
     // Statistics that no number moves pass on no NaN or infinity either.
-    from_x[c] = share == 0 ? 0 : static_cast<C>(of_x);
-    constant[c] = share == 0 ? 0 : static_cast<C>(-share * dz[c] - of_x * mean[c]);
+    from_x[c] = share == 0 ? 0 : static_cast<C>(-share * s * s * dz_x[c]);
+    constant[c] = share == 0 ? 0 : static_cast<C>(-share * dz[c]);
   }
 }
 
@@ -161,7 +161,7 @@ void finish(const C* x, C* dx, Extent e, const Norm<C>& norm) {
     for (int64_t row = e.outer * part / parts; row < e.outer * (part + 1) / parts; ++row) {
       const C* in = x + row * e.channels;
       C* __restrict out = dx + row * e.channels;
-      for (int64_t c = 0; c < e.channels; ++c) out[c] = out[c] * norm.from_grad[c] + (in[c] * norm.from_x[c] + norm.constant[c]);
+      for (int64_t c = 0; c < e.channels; ++c) out[c] = out[c] * norm.from_grad[c] + ((in[c] - norm.mean[c]) * norm.from_x[c] + norm.constant[c]);
     }
   });
 }

@@ -25,7 +25,7 @@ constexpr int most_hinges = 64;
 constexpr int hinges_at_a_time = 4;  // where their number is not known to the compiler
 
 // Batch norm in front of the unit, per channel. Forward: z = scale * x + shift is what the unit sees.
-// Backward: dx = from_grad * dz + from_x * x + constant, and sums are taken of dz and dz * (x - mean).
+// Backward: dx = from_grad * dz + from_x * (x - mean) + constant, and sums are taken of dz and dz * (x - mean).
 template <class C>
 struct Norm {
   const C *scale, *shift;
