@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import combinations, product
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from splash_units import BatchNormSplash, Splash, splash
-from splash_units.functional import batch_norm_splash
+from splash_units.functional import _is_one_run, batch_norm_splash
 from splash_units.kernels import native, reference
 from splash_units.kernels.native.toolchain import Unavailable
 
@@ -218,6 +220,64 @@ def test_compiled_slopes_that_only_broadcast() -> None:
     compiled = torch.compile(splash, fullgraph=True, backend="eager")
     exact = reference.splash(x, a_pos, a_neg, hinges)
     torch.testing.assert_close(compiled(x, a_pos, a_neg, hinges), exact)
+    torch._dynamo.reset()
+
+
+HINGES = torch.tensor([0.0, 1.0, 2.0, 2.5])
+
+
+def ways_to_lie_in(x: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], int]]:
+    """The own dimensions of all slopes that broadcast against `x`, with what stands beside them."""
+    for first, last in combinations(range(len(x) + 1), 2):
+        for own in set(product(*((1, n) for n in x[first:last]))):
+            yield own, len(x) - last
+    yield (), 0
+
+
+def test_a_graph_has_the_operator_exactly_where_it_serves() -> None:
+    answers = Counter[bool]()
+    for x in product((0, 1, 3), repeat=4):
+        for own, trailing in ways_to_lie_in(x):
+            slopes = torch.ones(4, *own)
+            try:
+                torch.ops.splash_units.splash(torch.ones(x), slopes, slopes, HINGES, trailing)
+                serves = True
+            except ValueError:
+                serves = False
+            assert _is_one_run(x, own, trailing) == serves, (x, own, trailing)
+            answers[serves] += 1
+    assert min(answers[True], answers[False]) > 50
+
+
+@pytest.mark.parametrize(
+    ("x", "between", "stays"),
+    [
+        ((2, 3, 1, 5), None, True),
+        ((2, 3, 4, 5), None, False),
+        ((2, 3, 4, 5), "mark_dynamic", False),
+        ((2, 3, 4, 5), "mark_unbacked", False),
+        ((2, 3, 1, 5), "mark_unbacked", False),
+    ],
+)
+def test_compiled_slopes_around_a_dimension(
+    x: tuple[int, ...], between: str | None, stays: bool
+) -> None:
+    """Of a dimension that may have any size nothing is asked: the graph serves all of them."""
+    graphs: list[str] = []
+
+    def backend(module: torch.fx.GraphModule, _: object) -> Callable[..., Tensor]:
+        graphs.append(module.code)
+        return module.forward
+
+    compiled = torch.compile(splash, fullgraph=True, backend=backend)
+    a_pos, a_neg = torch.randn(2, 4, 3, 1, 5)
+    for middle in (x[2], 7) if between else (x[2],):
+        given = torch.randn(*x[:2], middle, x[3])
+        if between:
+            getattr(torch._dynamo.decorators, between)(given, 2)
+        exact = reference.splash(given, a_pos, a_neg, HINGES)
+        torch.testing.assert_close(compiled(given, a_pos, a_neg, HINGES), exact)
+    assert ["splash_units" in graph for graph in graphs] == [stays]
     torch._dynamo.reset()
 
 

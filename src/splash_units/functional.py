@@ -10,7 +10,6 @@ eight sums takes longer. ``SPLASH_KERNEL=reference|native|triton`` forces one.
 
 import os
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -60,7 +59,7 @@ def scaled_splash(
     """
     if is_compiling() and os.environ.get("SPLASH_KERNEL") != "triton":
         _check(x, a_pos, a_neg, hinges, trailing)
-        if _serves_graph(x, a_pos, hinges):
+        if _serves_graph(x, a_pos, hinges, trailing):
             op: Callable[..., Tensor] = torch.ops.splash_units.splash.default
             return op(x, a_pos, a_neg, hinges, trailing, grad_scale)
         return reference.scaled_splash(x, a_pos, a_neg, hinges, trailing, grad_scale)
@@ -106,9 +105,10 @@ def batch_norm_splash(
         x, weight, bias, running_mean, running_var, a_pos, a_neg, hinges,
         training, momentum, eps, grad_scale,
     )  # fmt: skip
+    trailing = 0 if a_pos.dim() == 1 else x.dim() - 2
     found: tuple[Tensor, ...] | None = None
     if is_compiling() and os.environ.get("SPLASH_KERNEL") != "triton":
-        if x.numel() > 0 and _serves_graph(x, a_pos, hinges):
+        if x.numel() > 0 and _serves_graph(x, a_pos, hinges, trailing):
             found = torch.ops.splash_units.batch_norm_splash.default(*arguments)
     else:
         try:
@@ -127,18 +127,18 @@ def batch_norm_splash(
     if found is not None:
         return found[0]
     z = F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
-    return scaled_splash(
-        z, a_pos, a_neg, hinges, 0 if a_pos.dim() == 1 else x.dim() - 2, grad_scale
-    )
+    return scaled_splash(z, a_pos, a_neg, hinges, trailing, grad_scale)
 
 
-def _serves_graph(x: Tensor, a_pos: Tensor, hinges: Tensor) -> bool:
+def _serves_graph(x: Tensor, a_pos: Tensor, hinges: Tensor, trailing: int) -> bool:
     """Whether the native operators are to stand in the graph that is being traced."""
     forced = os.environ.get("SPLASH_KERNEL")
     if forced is None:
-        fits = len(a_pos) <= native.MOST_HINGES and _is_one_run(a_pos.shape[1:])
+        if not x.is_cpu or is_exporting():
+            return False
+        fits = len(a_pos) <= native.MOST_HINGES and _is_one_run(x.shape, a_pos.shape[1:], trailing)
         fits = fits and not hinges.requires_grad  # which no kernel has a gradient for
-        return fits and x.is_cpu and not is_exporting() and _kernel_in_graph()
+        return fits and _kernel_in_graph()
     if forced not in KERNELS:
         raise _unknown(forced)
     if forced != "native":
@@ -156,10 +156,18 @@ def _why_not_in_graph() -> str | None:
     return _TRANSFORMED if _is_transformed() else native.why_not()
 
 
-def _is_one_run(own: Sequence[int]) -> bool:
-    """Whether the slopes' own dimensions stand together, which is what the native kernel walks."""
-    sizes = [n != 1 for n in own]
-    return sum(a != b for a, b in pairwise([False, *sizes, False])) <= 2
+def _is_one_run(x: Sequence[int], own: Sequence[int], trailing: int) -> bool:
+    """Whether the slopes' own dimensions stand together in x, which is what the kernel walks.
+
+    Those where x has one element do not part them; what is not known to be one while a graph of
+    any size is traced, does.
+    """
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # which imports sympy
+
+    wide = [d for d, n in enumerate(own) if n != 1]
+    between = range(wide[0], wide[-1]) if wide else ()
+    offset = len(x) - trailing - len(own)
+    return all(own[d] != 1 or statically_known_true(x[offset + d] == 1) for d in between)
 
 
 def _is_transformed() -> bool:
