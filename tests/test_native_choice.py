@@ -281,27 +281,33 @@ def test_compiled_slopes_around_a_dimension(
     torch._dynamo.reset()
 
 
-UNITS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "splash": lambda x, hinges: splash(x, *slopes(), hinges),
-    "batch_norm_splash": lambda x, hinges: batch_norm_splash(
-        x, None, None, None, None, *slopes(), hinges, True, 0.1, 1e-5
+UNITS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
+    "splash": splash,
+    "batch_norm_splash": lambda x, a_pos, a_neg, hinges: batch_norm_splash(
+        x, None, None, None, None, a_pos, a_neg, hinges, True, 0.1, 1e-5
     ),
 }
 
 
-def slopes() -> Tensor:
-    return torch.randn(2, 4, generator=torch.Generator().manual_seed(1))
+def slopes() -> tuple[Tensor, ...]:
+    return torch.randn(2, 4, generator=torch.Generator().manual_seed(1)).unbind()
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("kind", UNITS)
-def test_hinges_that_require_a_gradient_get_one(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_hinges_that_require_a_gradient_get_one(
+    monkeypatch: pytest.MonkeyPatch, kind: str, compiled: bool
+) -> None:
     x = torch.randn(9, 3, generator=torch.Generator().manual_seed(0))
-    hinges = torch.tensor([0.0, 0.5, 1.0, 1.5], requires_grad=True)
-    (found,) = torch.autograd.grad(UNITS[kind](x, hinges).sum(), hinges)
+    inputs = [t.requires_grad_() for t in (x, *slopes(), torch.tensor([0.0, 0.5, 1.0, 1.5]))]
+    unit = UNITS[kind]
+    used = torch.compile(unit, fullgraph=True, backend="eager") if compiled else unit
+    found = torch.autograd.grad(used(*inputs).square().sum(), inputs)
     monkeypatch.setenv("SPLASH_KERNEL", "reference")
-    (wanted,) = torch.autograd.grad(UNITS[kind](x, hinges).sum(), hinges)
-    assert found.abs().max() > 0
+    wanted = torch.autograd.grad(unit(*inputs).square().sum(), inputs)
+    assert all(gradient.abs().max() > 0 for gradient in wanted)
     torch.testing.assert_close(found, wanted)
+    torch._dynamo.reset()
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
