@@ -11,7 +11,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
+from torch.utils._pytree import tree_leaves
 
 from splash_units import BatchNormSplash, Splash, splash
 from splash_units.functional import _is_one_run, batch_norm_splash
@@ -279,6 +281,41 @@ def test_compiled_slopes_around_a_dimension(
         torch.testing.assert_close(compiled(given, a_pos, a_neg, HINGES), exact)
     assert ["splash_units" in graph for graph in graphs] == [stays]
     torch._dynamo.reset()
+
+
+LAYOUTS: dict[str, Callable[[], Tensor]] = {
+    "contiguous": lambda: torch.randn(2, 3, 4, 5),
+    "channels last": lambda: torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "one channel last": lambda: torch.randn(2, 1, 4, 5).to(memory_format=torch.channels_last),
+    "one row": lambda: torch.randn(2, 3, 1, 5).to(memory_format=torch.channels_last),
+    "permuted": lambda: torch.randn(2, 4, 3, 5).transpose(1, 2),
+    "transposed": lambda: torch.randn(5, 4, 3, 2).permute(3, 2, 1, 0),
+    "every second": lambda: torch.randn(2, 3, 4, 10)[..., ::2],
+    "expanded": lambda: torch.randn(2, 3, 1, 1).expand(2, 3, 4, 5),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_graph_knows_how_results_lie_in_memory(layout: str) -> None:
+    operators, x = torch.ops.splash_units, LAYOUTS[layout]()
+    calls: list[tuple[torch._ops.OpOverloadPacket, tuple[object, ...]]] = []
+    for own, trailing in ways_to_lie_in(tuple(x.shape)):
+        unit = (torch.ones(4, *own), torch.ones(4, *own), HINGES, trailing)
+        if _is_one_run(x.shape, own, trailing):
+            calls.append((operators.splash, (x, *unit)))
+            calls.append((operators.splash_backward, (torch.ones_like(x), x, *unit)))
+    norm, statistics = (None,) * 4, torch.ones(2, x.shape[1])
+    for by in ((), x.shape[1:2]):
+        unit = (torch.ones(4, *by), torch.ones(4, *by), HINGES, True)
+        calls.append((operators.batch_norm_splash, (x, *norm, *unit, 0.1, 1e-5)))
+        known = (torch.ones_like(x), x, None, None, statistics)
+        calls.append((operators.batch_norm_splash_backward, (*known, *unit)))
+    for operator, arguments in calls:
+        with FakeTensorMode() as mode:
+            fake = [mode.from_tensor(a) if isinstance(a, Tensor) else a for a in arguments]
+            expected = operator(*fake)
+        strides = [[t.stride() for t in tree_leaves(y)] for y in (expected, operator(*arguments))]
+        assert strides[0] == strides[1], operator
 
 
 UNITS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {

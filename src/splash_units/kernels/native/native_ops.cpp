@@ -118,9 +118,14 @@ void on_one_device(const Tensor& x, std::initializer_list<const Tensor*> others)
     TORCH_CHECK_VALUE(t->device() == x.device(), "splash: x is on ", x.device(), ", a parameter on ", t->device());
 }
 
-Tensor splash_meta(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges, int64_t, double) {
+// What result_like gives, for tensors without memory. Slopes that are refused are so when there is some.
+Tensor result_meta(const Tensor& x, const optional<Own>& own) {
+  return own && walks(x, *own) ? at::empty_like(x) : at::empty_like(x, at::MemoryFormat::Contiguous);
+}
+
+Tensor splash_meta(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges, int64_t trailing, double) {
   on_one_device(x, {&a_pos, &a_neg, &hinges});
-  return x.is_non_overlapping_and_dense() ? at::empty_like(x) : at::empty_like(x, at::MemoryFormat::Contiguous);
+  return result_meta(x, own_dimensions(x.sym_sizes(), a_pos.sym_sizes(), trailing));
 }
 
 std::tuple<Tensor, Tensor, Tensor> splash_backward_meta(const Tensor&, const Tensor& x, const Tensor& a_pos, const Tensor& a_neg,
@@ -154,6 +159,8 @@ void follow(const Tensor& running, const double* now, int64_t channels, double f
   running.unsafeGetTensorImpl()->bump_version();
 }
 
+constexpr Own by_channel{1, 2};
+
 // (N, C, ...) with slopes shared by the layer (1-D) or a channel (2-D).
 View normalised_view(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges) {
   check_unit(x, a_pos, a_neg, hinges);
@@ -161,7 +168,7 @@ View normalised_view(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg, 
                     x.sizes());
   TORCH_CHECK_VALUE(a_pos.dim() == 1 || (a_pos.dim() == 2 && a_pos.size(1) == x.size(1)),
                     "batch_norm_splash: slopes of shape ", a_pos.sizes(), " for ", x.size(1), " channels");
-  return view_of(x, {1, 2});
+  return view_of(x, by_channel);
 }
 
 // Before anything is changed: the kernel reads and writes as far as there are channels.
@@ -309,16 +316,14 @@ std::tuple<Tensor, Tensor> batch_norm_splash_meta(const Tensor& x, const optiona
                                                           const optional<Tensor>&, const optional<Tensor>&, const Tensor& a_pos,
                                                           const Tensor& a_neg, const Tensor& hinges, bool, double, double, double) {
   on_one_device(x, {&a_pos, &a_neg, &hinges});
-  return {x.is_non_overlapping_and_dense() ? at::empty_like(x) : at::empty_like(x, at::MemoryFormat::Contiguous),
-          at::empty_symint({2, x.sym_size(1)}, x.options().dtype(compute_dtype(x)))};
+  return {result_meta(x, by_channel), at::empty_symint({2, x.sym_size(1)}, x.options().dtype(compute_dtype(x)))};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> batch_norm_splash_backward_meta(
     const Tensor&, const Tensor& x, const optional<Tensor>& weight, const optional<Tensor>& bias, const Tensor& statistics,
     const Tensor& a_pos, const Tensor& a_neg, const Tensor&, bool, double) {
   const auto gradient = [&](const optional<Tensor>& of) { return at::empty_like(is_there(of) ? *of : statistics.select(0, 0)); };
-  return {x.is_non_overlapping_and_dense() ? at::empty_like(x) : at::empty_like(x, at::MemoryFormat::Contiguous),
-          gradient(weight), gradient(bias), at::empty_like(a_pos, at::MemoryFormat::Contiguous),
+  return {result_meta(x, by_channel), gradient(weight), gradient(bias), at::empty_like(a_pos, at::MemoryFormat::Contiguous),
           at::empty_like(a_neg, at::MemoryFormat::Contiguous)};
 }
 

@@ -34,8 +34,9 @@ void with_type(const Tensor& x, const F& f) {
   }
 }
 
-int64_t product(at::IntArrayRef sizes, int64_t first, int64_t last) {
-  int64_t n = 1;
+template <class Size>
+Size product(c10::ArrayRef<Size> sizes, int64_t first, int64_t last) {
+  Size n = 1;
   for (int64_t d = first; d < last; ++d) n *= sizes[d];
   return n;
 }
@@ -48,16 +49,17 @@ struct Own {
 
 // Where slopes of shape (hinges, own...) with `trailing` dimensions of x to their right belong. The
 // kernel serves one run of whole dimensions, which those where x has one element do not part; nullopt for anything else
-// that broadcasts.
-optional<Own> own_dimensions(const Tensor& x, const Tensor& a, int64_t trailing) {
-  const int64_t count = a.dim() - 1, offset = x.dim() - trailing - count;
+// that broadcasts. Sizes are numbers, or what stands for them while a graph is traced.
+template <class Size>
+optional<Own> own_dimensions(c10::ArrayRef<Size> x, c10::ArrayRef<Size> a, int64_t trailing) {
+  const auto count = static_cast<int64_t>(a.size()) - 1, offset = static_cast<int64_t>(x.size()) - trailing - count;
   if (offset < 0) return std::nullopt;
   Own own;
   for (int64_t d = 0; d < count; ++d) {
-    if (a.size(d + 1) == 1) continue;
-    if (a.size(d + 1) != x.size(offset + d)) return std::nullopt;
+    if (a[d + 1] == 1) continue;
+    if (a[d + 1] != x[offset + d]) return std::nullopt;
     if (own.one_group()) own.first = offset + d;
-    else if (product(x.sizes(), own.last, offset + d) != 1) return std::nullopt;
+    else if (product(x, own.last, offset + d) != 1) return std::nullopt;
     own.last = offset + d + 1;
   }
   return own;
@@ -68,6 +70,12 @@ bool channels_last(const Tensor& x) {
          (x.dim() == 5 && x.is_contiguous(at::MemoryFormat::ChannelsLast3d));
 }
 
+// Whether the kernel can walk x where it lies, in the order of its memory.
+bool walks(const Tensor& x, const Own& own) {
+  if (own.one_group()) return x.is_non_overlapping_and_dense();
+  return x.is_contiguous() || (own.first == 1 && own.last == 2 && channels_last(x));
+}
+
 // x in memory that the kernel can walk, and how: as it is where possible, else a contiguous copy.
 struct View {
   Held x;
@@ -75,14 +83,12 @@ struct View {
 };
 
 View view_of(const Tensor& x, const Own& own) {
-  if (own.one_group() && x.is_non_overlapping_and_dense()) return {Held::borrowed(x), {1, 1, x.numel()}};
-  if (!x.is_contiguous() && channels_last(x)) {
-    if (own.first == 1 && own.last == 2) return {Held::borrowed(x), {x.size(1) ? x.numel() / x.size(1) : 0, x.size(1), 1}};
-  }
-  Held dense = x.expect_contiguous();
-  const auto sizes = x.sizes();
+  Held dense = walks(x, own) ? Held::borrowed(x) : Held::owned(x.contiguous());
   if (own.one_group()) return {std::move(dense), {1, 1, x.numel()}};
-  return {std::move(dense), {product(sizes, 0, own.first), product(sizes, own.first, own.last), product(sizes, own.last, x.dim())}};
+  const auto sizes = x.sizes();
+  const int64_t channels = product(sizes, own.first, own.last);
+  if (!dense->is_contiguous()) return {std::move(dense), {channels ? x.numel() / channels : 0, channels, 1}};
+  return {std::move(dense), {product(sizes, 0, own.first), channels, product(sizes, own.last, x.dim())}};
 }
 
 // The gradient that arrives may have any strides, expanded ones too; the kernel walks it beside x.
@@ -135,7 +141,7 @@ void check_unit(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg, const
 
 Own checked(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges, int64_t trailing) {
   check_unit(x, a_pos, a_neg, hinges);
-  const auto own = own_dimensions(x, a_pos, trailing);
+  const auto own = own_dimensions(x.sizes(), a_pos.sizes(), trailing);
   TORCH_CHECK_VALUE(own.has_value(), "splash: slopes of shape ", a_pos.sizes(), " for x of shape ", x.sizes(),
                     " are no run of whole dimensions");
   return *own;
