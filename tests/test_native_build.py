@@ -350,6 +350,18 @@ def test_a_failed_build_leaves_nothing_but_the_tools_own_words(
     assert not list(workshop.folder.glob("building-*"))
 
 
+@pytest.mark.parametrize("links_nothing", [False, True], ids=["compiler", "linker"])
+def test_a_compiler_that_makes_nothing_is_named(workshop: Workshop, links_nothing: bool) -> None:
+    compiler, made = Compiler(("true",), "idle"), "tiny.cpp.o"
+    if links_nothing:
+        only_compile = 'case "$*" in *" -c tiny"*) exec "$@";; esac'
+        command = ("sh", "-c", only_compile, "sh", *workshop.compiler.command)
+        compiler, made = Compiler(command, "idle"), "library.so"
+    with pytest.raises(Unavailable, match=rf"compiler {compiler.command[0]} .*{made} is not there"):
+        building.library(workshop.folder, "portable", compiler, workshop.sources)
+    assert not list(workshop.folder.glob("building-*"))
+
+
 def test_of_long_errors_the_first_is_quoted(workshop: Workshop) -> None:
     many = "".join(f"int wrong_{i} = nowhere_{i};\n" for i in range(30))
     (workshop.sources / "number.h").write_text(many)

@@ -201,8 +201,8 @@ def _compile(units: Iterable[TranslationUnit], work: Path, compiler: Compiler) -
     _run_together(commands, work)
 
 
-def _run_together(commands: Iterable[Sequence[str]], work: Path) -> None:
-    """Run `commands` at the same time; none outlives this call."""
+def _run_together(commands: Sequence[Sequence[str]], work: Path) -> None:
+    """Run `commands` at the same time; none outlives this call. Each ends with what it makes."""
     deadline = time.monotonic() + _TIME_LIMIT
     with ExitStack() as running:
         processes = []
@@ -219,8 +219,14 @@ def _run_together(commands: Iterable[Sequence[str]], work: Path) -> None:
             running.enter_context(process)
             running.callback(_stop, process)
             processes.append(process)
-        for process in processes:
+        for process, command in zip(processes, commands, strict=True):
             _finish(process, deadline)
+            if not (work / command[-1]).is_file():
+                raise Unavailable(
+                    f"the compiler {command[0]} says that all went well, but {command[-1]} is not "
+                    "there: name another in CXX",
+                    shlex.join(command),
+                )
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
