@@ -116,6 +116,33 @@ def test_settings_become_fields_and_options():
             spec_values({}, [wrong])
 
 
+FILES = [["bench", "sizes"], ["report"], ["show", "a"]]
+FOLDERS = [["quickstart"], ["figure", "all"], ["attack", "a"]]
+
+
+@pytest.mark.parametrize("verb", [*FILES, *FOLDERS], ids=lambda verb: verb[0])
+def test_an_output_that_cannot_be_is_told_before_any_work(splash, tmp_path, verb):
+    (tmp_path / "note").write_text("hello")
+    (tmp_path / "folder").mkdir()
+    no_folder = "note is a file; a folder is needed there"
+    itself = ("folder", "folder is a folder; name a file") if verb in FILES else ("note", no_folder)
+    for output, told in (itself, ("note/below", no_folder), ("note/far/below", no_folder)):
+        done = splash(*verb, "--output", output)
+        assert done.exit_code == 2
+        assert told in done.stderr
+        assert done.stdout == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "note"]
+
+
+@pytest.mark.parametrize("verb", ["train", "status", "quickstart", "report"])
+def test_a_store_that_is_a_file_is_told(splash, tmp_path, verb):
+    (tmp_path / "note").write_text("hello")
+    done = splash(verb, "--store", "note")
+    assert done.exit_code == 2
+    assert "note is a file; a folder is needed there" in done.stderr
+    assert done.stdout == ""
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [("3", 3), ("0.5", 0.5), ("true", True), ("null", None), ("[1, 2]", [1, 2]), ("a b", "a b")],

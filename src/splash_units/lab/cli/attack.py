@@ -12,6 +12,7 @@ from splash_units.lab.cli.terminal import (
     FAILED,
     INTERRUPTED,
     StoreOption,
+    a_folder,
     complain,
     out,
     percent,
@@ -78,7 +79,10 @@ def attack(
         str, typer.Option(help="How the images of your file lie: nchw, nhwc or auto.")
     ] = "auto",
     output: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where results on your own network go.")
+        Path,
+        typer.Option(
+            metavar="DIR", help="Where results on your own network go.", callback=a_folder
+        ),
     ] = Path("attacks"),
     store: StoreOption = Path("runs"),
     checks: Annotated[bool, typer.Option(help="Run the sanity checks, too.")] = True,

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from splash_units.lab.cli.terminal import StoreOption, out, user_errors
+from splash_units.lab.cli.terminal import StoreOption, a_file, out, user_errors
 
 if TYPE_CHECKING:
     from splash_units.lab.benchmarks.cases import Case
@@ -58,7 +58,11 @@ def bench(
     store: StoreOption = Path("runs"),
     output: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.json", help="Keep the results; replaces those of these cases."),
+        typer.Option(
+            metavar="FILE.json",
+            help="Keep the results; replaces those of these cases.",
+            callback=a_file,
+        ),
     ] = None,
 ) -> None:
     """Measure what SPLASH costs: time against ReLU and others, memory, growth with hinges and size.

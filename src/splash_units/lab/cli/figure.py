@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from splash_units.lab.cli.terminal import FAILED, StoreOption, complain, out, user_errors
+from splash_units.lab.cli.terminal import FAILED, StoreOption, a_folder, complain, out, user_errors
 from splash_units.lab.store import Store
 
 
@@ -15,7 +15,8 @@ def figure(
     ] = None,
     format: Annotated[str, typer.Option(help="svg, png or pdf.")] = "svg",
     output: Annotated[
-        Path, typer.Option(metavar="DIR", help="The folder the pictures go to.")
+        Path,
+        typer.Option(metavar="DIR", help="The folder the pictures go to.", callback=a_folder),
     ] = Path("figures"),
     store: StoreOption = Path("runs"),
 ) -> None:

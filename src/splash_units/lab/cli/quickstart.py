@@ -11,7 +11,7 @@ from rich.table import Table
 
 from splash_units.lab.cli.progress import run_and_follow
 from splash_units.lab.cli.report import write
-from splash_units.lab.cli.terminal import FAILED, StoreOption, complain, out
+from splash_units.lab.cli.terminal import FAILED, StoreOption, a_folder, complain, out
 from splash_units.lab.quickstart import (
     SEEDS,
     SHOWN,
@@ -30,7 +30,10 @@ from splash_units.lab.studies.quickstart import EPOCHS
 
 def quickstart(
     output: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where the report and the pictures go.")
+        Path,
+        typer.Option(
+            metavar="DIR", help="Where the report and the pictures go.", callback=a_folder
+        ),
     ] = Path("quickstart"),
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each unit.")] = len(SEEDS),
     epochs: Annotated[int, typer.Option(min=1, help="Epochs of each run.")] = EPOCHS,

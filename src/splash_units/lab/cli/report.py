@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from splash_units.lab.cli.terminal import StoreOption, out, user_errors
+from splash_units.lab.cli.terminal import StoreOption, a_file, out, user_errors
 from splash_units.lab.store import Store
 
 PORT = 8765
@@ -14,7 +14,7 @@ PORT = 8765
 
 def report(
     output: Annotated[
-        Path, typer.Option("--output", metavar="FILE", help="Where the page goes.")
+        Path, typer.Option(metavar="FILE", help="Where the page goes.", callback=a_file)
     ] = Path("report.html"),
     serve: Annotated[
         bool,
@@ -46,8 +46,6 @@ def write(store: Store, output: Path) -> Path:
     from splash_units.lab.durable import write_bytes
     from splash_units.lab.report import render
 
-    if output.is_dir():
-        raise ValueError(f"{output} is a folder; name a file, such as {output / 'report.html'}")
     output.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(output, render(store).encode())
     return output

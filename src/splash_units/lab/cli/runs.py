@@ -7,7 +7,7 @@ import typer
 from rich.table import Table
 
 from splash_units.lab.cli.attack import show_attacks
-from splash_units.lab.cli.terminal import StoreOption, epoch_line, out, percent, user_errors
+from splash_units.lab.cli.terminal import StoreOption, a_file, epoch_line, out, percent, user_errors
 from splash_units.lab.cli.train import show_result
 from splash_units.lab.findings import attacks_on
 from splash_units.lab.spec import describe
@@ -54,7 +54,10 @@ def show(
     run: Annotated[str, typer.Argument(help="The beginning of a run's name: see splash status.")],
     output: Annotated[
         Path | None,
-        typer.Option(help="Where the picture goes, .png or .svg; else into the run's folder."),
+        typer.Option(
+            help="Where the picture goes, .png or .svg; else into the run's folder.",
+            callback=a_file,
+        ),
     ] = None,
     store: StoreOption = Path("runs"),
 ) -> None:

@@ -21,10 +21,6 @@ WRONG_INPUT = 2
 FAILED = 1
 INTERRUPTED = 130  # as a shell reports Ctrl-C
 
-StoreOption = Annotated[
-    Path, typer.Option("--store", metavar="DIR", help="The folder of runs.", envvar="SPLASH_STORE")
-]
-
 
 @contextmanager
 def user_errors() -> Iterator[None]:
@@ -38,6 +34,38 @@ def user_errors() -> Iterator[None]:
 
 def complain(message: str) -> None:
     err.print(f"[red]error:[/red] {escape(message)}")
+
+
+def a_folder(path: Path) -> Path:
+    """An option's folder, there or not; refused at once, not after minutes, if it can't be one."""
+    with user_errors():
+        there = next(place for place in (path, *path.absolute().parents) if place.exists())
+        if not there.is_dir():
+            raise ValueError(f"{there} is a file; a folder is needed there")
+    return path
+
+
+def a_file(path: Path | None) -> Path | None:
+    """An option's file, refused like a folder that can't be one."""
+    if path is None:
+        return None
+    with user_errors():
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder; name a file in it")
+    a_folder(path.parent)
+    return path
+
+
+StoreOption = Annotated[
+    Path,
+    typer.Option(
+        "--store",
+        metavar="DIR",
+        help="The folder of runs.",
+        envvar="SPLASH_STORE",
+        callback=a_folder,
+    ),
+]
 
 
 def percent(fraction: float) -> str:
