@@ -67,8 +67,9 @@ template <class C> SPLASH_INLINE Vec<C> magnitude(Vec<C> v) {
   return (Vec<C>)(bits<C>(v) & std::numeric_limits<typename int_of<C>::type>::max());
 }
 
-// max(v, 0), the smaller and the larger of two (the second, if it is NaN), and `negative` where v has its sign bit set, else `positive`. For
-// float these are one instruction each (by_sign in AVX2), which the compiler does not find by itself.
+// max(v, 0), the smaller and the larger of two (the second, if either is NaN), and `negative` where v has its sign bit
+// set, else `positive`. For float these are one instruction each (by_sign in AVX2), which the compiler does not find by
+// itself.
 template <class C> SPLASH_INLINE Vec<C> above_zero(Vec<C> v) { return v > 0 ? v : Vec<C>{}; }
 template <class C> SPLASH_INLINE Vec<C> smaller(Vec<C> a, Vec<C> b) { return a < b ? a : b; }
 template <class C> SPLASH_INLINE Vec<C> larger(Vec<C> a, Vec<C> b) { return a > b ? a : b; }
