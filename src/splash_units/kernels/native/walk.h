@@ -164,7 +164,8 @@ struct Lines {
   int64_t vectors() const { return width / W; }
 
   // Calls strip(first element, first vector of the line, vectors, filled lanes) for all of one part, so many lines at
-  // a time, and pause() wherever a lane has summed up enough. What fills no line comes last.
+  // a time, and pause() wherever a lane has summed up enough; who sums up must take one line at a time, or pauses would
+  // be missed. What fills no line comes last.
   template <class F, class G>
   SPLASH_INLINE void task(int64_t part, int64_t at_a_time, const F& strip, const G& pause) const {
     const int64_t begin = rows * part / parts, end = rows * (part + 1) / parts;
