@@ -164,7 +164,7 @@ void forward(const T* x, T* y, Extent e, const Unit<compute_t<T>>& unit, const N
   const Parameters<C> parameters(unit, norm, true, hinges, walk);
   const bool own_slopes = walk.way == Walk<C>::lines && own_lanes;
   decltype(forward_strip_for<T>(hinges, {}, {}, own_slopes)) strips[finders]{};  // of those that some vector needs
-  for (int64_t v = 0; v < walk.vectors; ++v)
+  for (int64_t v = 0; v < (walk.way == Walk<C>::rows ? walk.vectors : 1); ++v)  // only rows may differ in theirs
     if (auto& strip = strips[static_cast<int>(parameters[v].finder)]; !strip)
       strip = forward_strip_for<T>(hinges, affine_for(walk, norm), parameters[v].finder, own_slopes);
   walk.run([&](int64_t, int64_t at, int64_t v, int64_t n, int64_t stride, int filled) {
