@@ -95,6 +95,7 @@ SPLASH_INLINE void interleave(Vec<float> a, Vec<float> b, Vec<float>* pairs) {
 }
 
 #if defined(__AVX2__)
+// Lanes 4 k to 4 k + 3.
 template <int k> SPLASH_INLINE __m128 piece_of(Vec<float> v) {
 #if defined(SPLASH_AVX512)
   return _mm512_extractf32x4_ps((Floats)v, k);

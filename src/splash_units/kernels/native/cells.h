@@ -191,8 +191,8 @@ struct CellSums {
 #endif
 };
 
-// What a strip keeps between its loops. In this order what is read has other places in a page of memory than the sums that
-// are stored meanwhile, or a core would make it wait for them.
+// What a strip keeps between its loops. In this order what is read has other places in a page of memory than the sums
+// that are stored meanwhile, or a core would make it wait for them. (In AVX-512 the sums alone fill a page.)
 struct CellStrip {
   Ints<float> cells[sum_length / in_bytes + in_bytes - 1];
   CellSums sums;
@@ -204,7 +204,8 @@ template <class T, Affine affine, bool writes, bool sums>
 SPLASH_ONE_COPY void backward_cells(const T* x, const T* grad, T* dx, int64_t n, int64_t stride, int filled,
                                     const Lanes<float>& p, const Totals<float>& totals) {
   constexpr bool in_twos = goes_in_twos<T, affine, Finder::cells>;
-  // What batch norm learns from must wait until all is known to be finite. Otherwise sums wait: what has just been stored is slow to load.
+  // What batch norm learns from must wait until all is known to be finite. Otherwise sums wait: what has just been
+  // stored is slow to load.
   constexpr bool passes_first = affine == Affine::none;
   const CellFinder find(p.table);
   const Norms<float, affine> norms(p);

@@ -43,7 +43,7 @@ struct alignas(64) Share {
   }
 };
 
-constexpr int64_t turns = 32;  // in which a worker takes its share, if it has as many tasks
+constexpr int64_t turns = 32;  // or more, in which a worker takes its share if it has as many tasks
 
 // torch's own pool, through its stable interface: a second one would fight it for the cores.
 template <class F>
@@ -55,10 +55,11 @@ void parallel(int64_t tasks, bool is_worth_it, const F& body) {
     for (int64_t i = 0; i < tasks; ++i) body(i);
     return;
   }
+  const int64_t at_a_time = std::max<int64_t>(tasks / workers / turns, 1);
   Room<Share, 8> shares(workers);
   for (int64_t w = 0; w < workers; ++w) shares[w].next = tasks * w / workers, shares[w].end = tasks * (w + 1) / workers;
   const auto work = [&](int64_t worker) {
-    for (int64_t w = 0; w < workers; ++w) shares[(worker + w) % workers].work(std::max<int64_t>(tasks / workers / turns, 1), body);
+    for (int64_t w = 0; w < workers; ++w) shares[(worker + w) % workers].work(at_a_time, body);
   };
   torch_parallel_for(0, workers, 1, [](int64_t begin, int64_t end, void* f) {
     for (int64_t i = begin; i < end; ++i) (*static_cast<decltype(work)*>(f))(i);
