@@ -78,7 +78,7 @@ SPLASH_INLINE Ints<float> negative_bytes(Ints<float> b) {  // all ones where a b
   return (Ints<float>)((Bytes)b < 0);
 }
 
-SPLASH_INLINE Ints<float> every_byte(int value) { return Ints<float>{} + 0x01010101 * (value & 0xff); }
+SPLASH_INLINE Ints<float> every_byte(int value) { return Ints<float>{} + static_cast<int32_t>(0x01010101u * (value & 0xff)); }
 
 // The numbers of four vectors as bytes; or of one, four times.
 template <int count>
