@@ -422,11 +422,11 @@ def test_the_same_bits_for_any_number_of_threads(own: tuple[int, ...], where: st
     a_pos, a_neg = (a.detach() for a in slopes(len(hinges), *own))
     results = []
     try:
-        for count in (1, 2, 3):
+        for count in (1, 2, 3, 16):
             torch.set_num_threads(count)
-            results.append(
-                OPERATORS.splash_backward(grad, x, a_pos, a_neg, hinges, 2 if own else 0, 1.0)
-            )
+            unit, trailing = (a_pos, a_neg, hinges), 2 if own else 0
+            y = OPERATORS.splash(x, *unit, trailing, 1.0)
+            results.append((y, *OPERATORS.splash_backward(grad, x, *unit, trailing, 1.0)))
     finally:
         torch.set_num_threads(threads)
     for other in results[1:]:
