@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import TimeElapsedColumn
 from rich.table import Table
 
-from splash_units.lab.cli.terminal import StoreOption, a_file, out, user_errors
+from splash_units.lab.cli.terminal import StoreOption, a_file, bars, out, user_errors
 
 if TYPE_CHECKING:
     from splash_units.lab.benchmarks.cases import Case
@@ -202,14 +202,7 @@ def _follow(case: "Case", effort: "Effort", stopwatch: "Stopwatch", label: str) 
     if not out.is_terminal:
         out.print(escape(f"measuring {name}"))
         sys.stdout.flush()
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        console=out,
-        transient=True,
-        disable=not out.is_terminal,
-    ) as bar:
+    with bars(TimeElapsedColumn()) as bar:
         task = bar.add_task(escape(f"{name}: warming up"), total=None)
 
         def on_round(done: int) -> None:

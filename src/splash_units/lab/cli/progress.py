@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import Progress, TaskID, TextColumn
 
 from splash_units.lab.campaign import (
     Began,
@@ -20,7 +20,7 @@ from splash_units.lab.campaign import (
     Skipped,
     Waiting,
 )
-from splash_units.lab.cli.terminal import FAILED, INTERRUPTED, WRONG_INPUT, complain, out
+from splash_units.lab.cli.terminal import FAILED, INTERRUPTED, WRONG_INPUT, bars, complain, out
 from splash_units.lab.spec import AnySpec, describe, digest
 from splash_units.lab.store import Store
 
@@ -117,16 +117,9 @@ def follow(events: Iterator[Event], summary: Summary) -> None:
     """Hear all events and show them."""
     with (
         closing(events) as heard,  # type: ignore[type-var]
-        Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            TextColumn("{task.percentage:>3.0f} %"),
-            console=out,
-            transient=True,
-            disable=not out.is_terminal,
-        ) as bars,
+        bars(TextColumn("{task.percentage:>3.0f} %"), width=20) as running,
     ):
-        shown = _Shown(bars, summary)
+        shown = _Shown(running, summary)
         for event in heard:
             summary.hear(event)
             shown.show(event)

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 from rich.table import Table
 
 from splash_units.lab.cli.progress import run_and_follow
 from splash_units.lab.cli.report import write
-from splash_units.lab.cli.terminal import FAILED, StoreOption, a_folder, complain, out
+from splash_units.lab.cli.terminal import FAILED, StoreOption, a_folder, bars, complain, out
 from splash_units.lab.quickstart import (
     SEEDS,
     SHOWN,
@@ -70,15 +70,7 @@ def quickstart(
 
 
 def _attack(wanted: Sequence[AttackSpec], store: Store) -> None:
-    with Progress(
-        TextColumn("attacking"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=out,
-        transient=True,
-        disable=not out.is_terminal,
-    ) as bar:
+    with bars(MofNCompleteColumn(), TimeRemainingColumn()) as bar:
         task = bar.add_task("attacking", total=len(wanted))
         for _ in attack_each(wanted, store):
             bar.advance(task)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 
 # A file or a pipe has no width: there a line stays a line. A name such as module:factory: is no
 # picture of a factory.
@@ -66,6 +67,18 @@ StoreOption = Annotated[
         callback=a_folder,
     ),
 ]
+
+
+def bars(*beside: ProgressColumn, width: int = 40) -> Progress:
+    """Bars on a terminal, gone when all is done; none elsewhere, where lines have to serve."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(width),
+        *beside,
+        console=out,
+        transient=True,
+        disable=not out.is_terminal,
+    )
 
 
 def percent(fraction: float) -> str:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import TextColumn, TimeRemainingColumn
 
 from splash_units.lab.cli.terminal import (
     FAILED,
     INTERRUPTED,
     StoreOption,
+    bars,
     complain,
     epoch_line,
     out,
@@ -155,15 +156,7 @@ def _show(first: Any, events: Iterator[Any]) -> None:
     start: Started = first
     _announce(start)
     epochs = start.plan.epochs
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeRemainingColumn(),
-        console=out,
-        transient=True,
-        disable=not out.is_terminal,
-    ) as bar:
+    with bars(TextColumn("{task.percentage:>3.0f} %"), TimeRemainingColumn()) as bar:
         task = bar.add_task("epoch 1", total=epochs, completed=start.epochs_done)
         for event in events:
             if isinstance(event, event_types.Progress):
