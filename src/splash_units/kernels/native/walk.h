@@ -16,8 +16,9 @@ namespace {
 constexpr int64_t sum_length = 64;  // float terms a lane sums up before they go to a double
 constexpr int64_t piece = 16384;    // elements a thread sums at a time; more are worth sharing
 
-// Where nothing is summed. A strip costs a little to begin, yet threads are to end together.
-constexpr int64_t longest_strip = 256;
+// Where nothing is summed. A strip costs some 20 ns to begin, yet what is rare makes all of it slow, and threads are to
+// end together.
+constexpr int64_t longest_strip = 1024;
 
 // Where little is done with each, which is not so behind batch norm and where each lane has slopes of its own. Two threads
 // that are awake take a microsecond to meet, others much longer. torch's own operators share tensors of more elements
@@ -43,7 +44,8 @@ struct alignas(64) Share {
   }
 };
 
-constexpr int64_t turns = 32;  // or more, in which a worker takes its share if it has as many tasks
+constexpr int64_t turns = 32;       // or more, in which a worker takes its share if it has as many tasks
+constexpr int64_t most_helped = 8;  // its own share among them: to ask dozens of others takes longer than it gains
 
 // torch's own pool, through its stable interface: a second one would fight it for the cores.
 template <class F>
@@ -59,7 +61,7 @@ void parallel(int64_t tasks, bool is_worth_it, const F& body) {
   Room<Share, 8> shares(workers);
   for (int64_t w = 0; w < workers; ++w) shares[w].next = tasks * w / workers, shares[w].end = tasks * (w + 1) / workers;
   const auto work = [&](int64_t worker) {
-    for (int64_t w = 0; w < workers; ++w) shares[(worker + w) % workers].work(at_a_time, body);
+    for (int64_t w = 0; w < std::min(workers, most_helped); ++w) shares[(worker + w) % workers].work(at_a_time, body);
   };
   torch_parallel_for(0, workers, 1, [](int64_t begin, int64_t end, void* f) {
     for (int64_t i = begin; i < end; ++i) (*static_cast<decltype(work)*>(f))(i);
