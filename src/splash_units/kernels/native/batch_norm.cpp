@@ -161,7 +161,8 @@ void finish(const C* x, C* dx, Extent e, const Norm<C>& norm) {
     for (int64_t row = e.outer * part / parts; row < e.outer * (part + 1) / parts; ++row) {
       const C* in = x + row * e.channels;
       C* __restrict out = dx + row * e.channels;
-      for (int64_t c = 0; c < e.channels; ++c) out[c] = out[c] * norm.from_grad[c] + ((in[c] - norm.mean[c]) * norm.from_x[c] + norm.constant[c]);
+      for (int64_t c = 0; c < e.channels; ++c)
+        out[c] = out[c] * norm.from_grad[c] + ((in[c] - norm.mean[c]) * norm.from_x[c] + norm.constant[c]);
     }
   });
 }

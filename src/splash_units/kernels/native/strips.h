@@ -13,6 +13,7 @@
 #include "native.h"
 #include "parameters.h"
 #include "simd.h"
+#include "walk.h"
 
 namespace splash_units {
 namespace {
@@ -192,8 +193,6 @@ template <int K>
 struct Found<Finder::compare, K> {
   explicit SPLASH_INLINE Found(const Table*) {}
 };
-
-constexpr size_t cache_line = 64;
 
 // More arithmetic than a copy has hides the hardware's own prefetching; ask some lines ahead.
 template <class T>

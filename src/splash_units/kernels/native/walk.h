@@ -28,11 +28,13 @@ constexpr int64_t worth_sharing = 32768;
 constexpr int64_t fewest_for_lines = 17;  // with fewer channels, columns meet memory in its order too, at less cost
 constexpr int64_t most_for_lines = 512;   // whose own slopes the first cache holds
 
+constexpr size_t cache_line = 64;
+
 constexpr int64_t most_parts = 16;  // of rows, each with sums of its own for every channel
 
 // A worker's share of the tasks. Whoever is done with its own helps the others: cores are not alike, nor are they left
 // alone, and all would wait for the slowest.
-struct alignas(64) Share {
+struct alignas(cache_line) Share {  // none shares a line with another's
   std::atomic<int64_t> next;
   int64_t end;
 
