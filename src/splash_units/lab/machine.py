@@ -26,7 +26,7 @@ def describe_machine() -> dict[str, Any]:
         "processor": _processor(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
-        "versions": {name: found for name in _RECORDED_PACKAGES if (found := _version(name))},
+        "versions": {name: found for name in _RECORDED_PACKAGES if (found := version_of(name))},
         "commit": commit_of(Path(__file__).parent),
         "study_commit": commit_of(Path.cwd()),
     }
@@ -48,7 +48,12 @@ def _output(command: list[str]) -> str:
     return done.stdout.strip()
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """The installed version, or None."""
+    if package == "torch":
+        import torch  # late: it takes seconds
+
+        return str(torch.__version__)  # with its build, such as +cu130, which metadata may lack
     try:
         return version(package)
     except PackageNotFoundError:

@@ -9,7 +9,6 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from splash_units.lab.benchmarks.cases import Case, Target
 from splash_units.lab.benchmarks.company import arithmetic, cores_taken_by_others, slowed, usage
 from splash_units.lab.benchmarks.contenders import kernel_in_use
 from splash_units.lab.durable import read_json, write_json
-from splash_units.lab.machine import commit_of, describe_machine, now
+from splash_units.lab.machine import commit_of, describe_machine, now, version_of
 from splash_units.lab.timing import Effort, Samples, Stopwatch, joined, ratio, reason, spread
 
 SCHEMA = 1
@@ -168,7 +167,7 @@ def describe_run(command: Sequence[str], device: str) -> Record:
         "memory_gb": _memory_gb(),
         "system": machine["system"],
         "python": machine["python"],
-        "versions": {name: found for name in _PACKAGES if (found := _version(name))},
+        "versions": {name: found for name in _PACKAGES if (found := version_of(name))},
     }
 
 
@@ -176,13 +175,6 @@ def _memory_gb() -> float | None:
     try:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
     except (AttributeError, OSError, ValueError):
-        return None
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
         return None
 
 
