@@ -52,6 +52,42 @@ class TotalsOf {
 template <Finder finder>
 constexpr bool misses_zero = finder == Finder::segments;
 
+// bfloat16 neighbours as they stand side by side, in lanes of 16 bits.
+typedef int16_t Shorts __attribute__((vector_size(register_bytes)));
+SPLASH_INLINE Shorts load_shorts(const bfloat16* p) {
+  Shorts v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+
+// Calls add(u, g_right, g_left) for n / 2 twos of neighbours, which part by side while they stand side by side. How many
+// vectors these are.
+template <class F>
+SPLASH_INLINE int64_t part_twos(const bfloat16* x, const bfloat16* grad, int64_t n, const F& add) {
+  constexpr int64_t W = lanes<float>::count;
+  Shorts magnitudes = Shorts{} + std::numeric_limits<int16_t>::max(), in{};
+  Ints<float> upper_halves = Ints<float>{} + static_cast<int32_t>(0xffff0000);
+  const auto upper = [&](Shorts v) SPLASH_INLINE_LAMBDA { return in_order((Vec<float>)((Ints<float>)v & upper_halves)); };
+  const auto lower = [&](Shorts v) SPLASH_INLINE_LAMBDA { return in_order((Vec<float>)((Ints<float>)v << 16)); };
+  if (n > 1) in = load_shorts(x);
+  int64_t i = 0;
+  for (; i + 1 < n; i += 2) {
+    __asm__ volatile("" : "+m"(magnitudes), "+m"(upper_halves));  // not in registers: see sum_ramps
+    const Shorts g = load_shorts(grad + i * W), u = in_order(in & magnitudes);
+    const Vec<float> u_odd = upper(u);
+    const Shorts is_left = in_order(in < 0);
+    const Vec<float> u_even = lower(u);
+    const Shorts g_left = in_order(g & is_left);
+    const Vec<float> left_odd = upper(g_left);
+    const Shorts g_right = in_order(g & ~is_left);
+    const Vec<float> right_odd = upper(g_right), left_even = lower(g_left), right_even = lower(g_right);
+    add(u_even, right_even, left_even);
+    in = in_order(load_shorts(x + (i + 3 < n ? i + 2 : i) * W));  // the last once more
+    add(u_odd, right_odd, left_odd);
+  }
+  return i;
+}
+
 // pos[s], neg[s] = the sums of g max(0, u - b_s) on either side, for K hinges from `at` on. The first of
 // all hinges is at zero.
 template <class T, int K, bool first, Affine affine, Finder finder, class At>
@@ -59,64 +95,96 @@ SPLASH_INLINE void sum_ramps(const T* x, const T* grad, int64_t n, int64_t strid
                              const At* at, Vec<compute_t<T>>* pos, Vec<compute_t<T>>* neg) {
   using C = compute_t<T>;
   Vec<C> b[K], zero{}, right[K], left[K];
-  SPLASH_UNROLLED
-  for (int s = 0; s < K; ++s) b[s] = at[s] - Vec<C>{}, right[s] = left[s] = Vec<C>{};
-  const auto sum = [&](Vec<C> z, Vec<C> g) SPLASH_INLINE_LAMBDA {
-    const Vec<C> u = magnitude<C>(z), g_neg = by_sign<C>(z, g, Vec<C>{}), g_pos = g - g_neg;
+  unrolled<K>([&](auto s) SPLASH_INLINE_LAMBDA { b[s] = at[s] - Vec<C>{}, right[s] = left[s] = Vec<C>{}; });
+  // Gradients as they are on the side where their input lies; on the other, zero.
+  const auto add = [&](Vec<C> u, Vec<C> g_right, Vec<C> g_left) SPLASH_INLINE_LAMBDA {
     // Read hinges and zero anew each time: kept in registers, they would drive a sum out, which takes twice as long.
     __asm__ volatile("" : "+m"(b), "+m"(zero));
-    SPLASH_UNROLLED
-    for (int s = 0; s < K; ++s) {
-      const Vec<C> r = first && s == 0 ? u : larger<C>(u - b[s], zero);
-      right[s] += g_pos * r;
-      left[s] += g_neg * r;
+    unrolled<K>([&](auto s) SPLASH_INLINE_LAMBDA {
+      const Vec<C> r = first && s == 0 ? u : in_order(larger<C>(in_order(u - b[s]), zero));
+      right[s] = plus_product<C>(right[s], g_right, r);
+      left[s] = plus_product<C>(left[s], g_left, r);
+    });
+  };
+  const auto add_sides = [&](Vec<C> z, Vec<C> g) SPLASH_INLINE_LAMBDA {
+    if constexpr (register_bytes == 64) return add(magnitude<C>(z), by_sign<C>(z, Vec<C>{}, g), by_sign<C>(z, g, Vec<C>{}));
+    const Vec<C> u = in_order(magnitude<C>(z));
+    const Ints<C> is_left = in_order(bits<C>(z) < 0);  // not by_sign, which takes a unit that multiplies
+    const Vec<C> g_left = in_order((Vec<C>)(bits<C>(g) & is_left));
+    add(u, in_order((Vec<C>)(bits<C>(g) & ~is_left)), g_left);
+  };
+  const auto load = [&](const T* from, int64_t i) SPLASH_INLINE_LAMBDA { return in_order(stored<T>::load(from + i * stride)); };
+  int64_t i = 0;
+  if constexpr (goes_in_twos<T, affine, finder>) {
+    i = part_twos(x, grad, n, add);
+  } else if constexpr (K <= 4) {
+    Vec<C> in[2];
+    if (n > 1) in[0] = load(x, 0), in[1] = load(x, 1);
+    for (; i + 1 < n; i += 2) {
+      const int64_t next = i + 3 < n ? i + 2 : i;  // the last once more
+      SPLASH_UNROLLED
+      for (int q = 0; q < 2; ++q) add_sides(normalised<affine>(in[q], norms[i + q]), load(grad, i + q)), in[q] = load(x, next + q);
     }
-  };
-  const auto some = [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
-    constexpr bool in_twos = goes_in_twos<T, affine, finder>;
-    Vec<C> in[count], g[count];
-    load_vectors<T, in_twos, count>(x + i * stride, stride, in);
-    load_vectors<T, in_twos, count>(grad + i * stride, stride, g);
-    SPLASH_UNROLLED
-    for (int q = 0; q < count; ++q) sum(normalised<affine>(in[q], norms[i + q]), g[q]);
-  };
-  if constexpr (goes_in_twos<T, affine, finder>) by_two(n, some);
-  else  // two at a time, a sum would have to give up its register
-    for (int64_t i = 0; i < n; ++i) some.template operator()<1>(i);
-  SPLASH_UNROLLED
-  for (int s = 0; s < K; ++s) pos[s] = right[s], neg[s] = left[s];
+  }
+  for (; i < n; ++i)  // of more hinges all: two at a time, a sum would have to give up its register
+    add_sides(normalised<affine>(load(x, i), norms[i]), load(grad, i));
+  unrolled<K>([&](auto s) SPLASH_INLINE_LAMBDA { pos[s] = right[s], neg[s] = left[s]; });
 }
 
 // dx of bfloat16 neighbours, two vectors at a time. Their segments are found while they stand side by side, in lanes of 16
 // bits: magnitudes compare as whole numbers do, and with a hinge that is rounded down as with the hinge.
-template <class T, Finder finder, int K>
+template <Finder finder, int K>
 struct TwoAtATime {
   static constexpr bool possible = false;
-  explicit SPLASH_INLINE TwoAtATime(const Lanes<compute_t<T>>&) {}
 };
 template <int K>
-struct TwoAtATime<bfloat16, Finder::segments, K> {
-  typedef int16_t Shorts __attribute__((vector_size(register_bytes)));
+struct TwoAtATime<Finder::segments, K> {
   static constexpr bool possible = K > 0;
   const Found<Finder::segments, K> found;
   Shorts hinges[K ? K : 1];
+  Vec<float> g_even, g_odd, slope_even, slope_odd;
 
   explicit SPLASH_INLINE TwoAtATime(const Lanes<float>& p) : found(p.table) {
     for (int s = 1; s < K; ++s) hinges[s] = Shorts{} + static_cast<int16_t>(bits<float>(all<float>(p.at[s]))[0] >> 16);
   }
-  SPLASH_INLINE void pass(const bfloat16* x, const bfloat16* grad, bfloat16* dx) const {
-    Shorts in, g, j{};
-    std::memcpy(&in, x, sizeof in), std::memcpy(&g, grad, sizeof g);
-    const Shorts u = in & std::numeric_limits<int16_t>::max();
+  SPLASH_INLINE void find(Shorts in, Shorts g) {
+    const Shorts u = in_order(in & std::numeric_limits<int16_t>::max());
+    Shorts j{};
     SPLASH_UNROLLED
-    for (int s = 1; s < K; ++s) j += u > hinges[s];  // -1 where it holds
-    const Ints<float> z = (Ints<float>)in, number = (Ints<float>)j;
-    Vec<float> g_even, g_odd;
-    stored<bfloat16>::part((Ints<float>)(g & (u > 0)), g_even, g_odd);  // at zero no slope counts
-    stored<bfloat16>::store_two(dx, g_even * found.slope((Vec<float>)(z << 16), number) + Vec<float>{},
-                                g_odd * found.slope((Vec<float>)z, number >> 16) + Vec<float>{});
+    for (int s = 1; s < K; ++s) j = s == 1 ? in_order(u > hinges[s]) : in_order(j + in_order(u > hinges[s]));  // -1 where it holds
+    const Ints<float> counted = (Ints<float>)in_order(g & in_order(u > 0));  // at zero no slope counts
+    const Ints<float> number = (Ints<float>)j, next_number = in_order(number >> 16), z = in_order((Ints<float>)in << 16);
+    stored<bfloat16>::part(counted, g_even, g_odd);
+    slope_even = in_order(found.slope((Vec<float>)z, number)), slope_odd = in_order(found.slope((Vec<float>)in, next_number));
   }
 };
+
+// dx of n / 2 twos of bfloat16 neighbours; how many vectors these are.
+template <class T, Finder finder, int K, class F>
+SPLASH_INLINE int64_t pass_in_twos(const T* x, const T* grad, T* dx, int64_t n, const Lanes<float>& p, const F& pass) {
+  constexpr int64_t W = lanes<float>::count;
+  const int64_t last = n / 2 * 2;
+  if constexpr (TwoAtATime<finder, K>::possible) {
+    TwoAtATime<finder, K> two(p);
+    if (last) two.find(load_shorts(x), load_shorts(grad));
+    for (int64_t i = 0; i < last; i += 2) {
+      fetch_ahead(x + i * W, dx + i * W);
+      const Vec<float> even = in_order(two.g_even * two.slope_even + Vec<float>{}), odd = in_order(two.g_odd * two.slope_odd + Vec<float>{});
+      // While one two is rounded, the next finds its slopes; after the last, that again.
+      const int64_t next = i + 2 < last ? i + 2 : i;
+      two.find(load_shorts(x + next * W), load_shorts(grad + next * W));
+      stored<bfloat16>::store_two(dx + i * W, even, odd);
+    }
+  } else {
+    for (int64_t i = 0; i < last; i += 2) {
+      fetch_ahead(x + i * W, dx + i * W);
+      Vec<float> in[2], g[2];
+      load_vectors<T, true, 2>(x + i * W, W, in), load_vectors<T, true, 2>(grad + i * W, W, g);
+      stored<bfloat16>::store_two(dx + i * W, pass(in[0], g[0]), pass(in[1], g[1]));
+    }
+  }
+  return last;
+}
 
 // What becomes of dz: dx, and where batch norm is in front, the sums that it learns from.
 template <class C, Affine affine, bool sums>
@@ -177,7 +245,6 @@ SPLASH_ONE_COPY void backward_strip(const T* x, const T* grad, T* dx, int64_t n,
   using C = compute_t<T>;
   const Hinges<C, K> hinges(p);
   const Found<finder, K> found(p.table);
-  const TwoAtATime<T, finder, K> two(p);
   const Norms<C, affine> norms(p);
   Watch<C> watch;
   Passing<C, affine, sums> passing{norms, totals};
@@ -216,19 +283,28 @@ SPLASH_ONE_COPY void backward_strip(const T* x, const T* grad, T* dx, int64_t n,
       return misses_zero<finder> ? (Vec<C>)(bits<C>(slope) & exceeds<C>(u, Vec<C>{})) : slope;
     }
   };
-  by_two(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
-    constexpr bool in_twos = goes_in_twos<T, affine, finder>;
-    fetch_two_ahead(x + i * stride, (writes ? dx : x) + i * stride, stride);
-    if constexpr (in_twos && two.possible && count == 2) return two.pass(x + i * stride, grad + i * stride, dx + i * stride);
-    Vec<C> in[count], g[count], out[count];
-    load_vectors<T, in_twos, count>(x + i * stride, stride, in);
-    load_vectors<T, in_twos, count>(grad + i * stride, stride, g);
-    SPLASH_UNROLLED
-    for (int q = 0; q < count; ++q)
-      // + 0: a flat segment passes on 0.0, never -0.0, as torch.relu has it
-      out[q] = passing.dx(g[q] * slope_at(normalised<affine>(in[q], norms[i + q])) + Vec<C>{}, in[q], i + q);
-    if constexpr (writes) store_vectors<T, in_twos, count>(dx + i * stride, stride, out);
-  });
+  const auto pass = [&](Vec<C> in, Vec<C> g, int64_t i) SPLASH_INLINE_LAMBDA {
+    // + 0: a flat segment passes on 0.0, never -0.0, as torch.relu has it
+    return passing.dx(g * slope_at(normalised<affine>(in, norms[i])) + Vec<C>{}, in, i);
+  };
+  const auto store = [&](Vec<C> out, int64_t i) SPLASH_INLINE_LAMBDA {
+    if constexpr (writes) stored<T>::store(dx + i * stride, out);
+  };
+  const auto load = [&](const T* from, int64_t i) SPLASH_INLINE_LAMBDA { return in_order(stored<T>::load(from + i * stride)); };
+  int64_t i = 0;
+  if constexpr (goes_in_twos<T, affine, finder>) {
+    i = pass_in_twos<T, finder, K>(x, grad, dx, n, p, [&](Vec<C> in, Vec<C> g) SPLASH_INLINE_LAMBDA { return pass(in, g, 0); });
+  } else {
+    Vec<C> in[2];
+    if (n > 1) in[0] = load(x, 0), in[1] = load(x, 1);
+    for (; i + 1 < n; i += 2) {
+      const int64_t next = i + 3 < n ? i + 2 : i;  // the last once more
+      fetch_two_ahead(x + i * stride, (writes ? dx : x) + i * stride, stride);
+      SPLASH_UNROLLED
+      for (int q = 0; q < 2; ++q) store(pass(in[q], stored<T>::load(grad + (i + q) * stride), i + q), i + q), in[q] = load(x, next + q);
+    }
+  }
+  if (i < n) store(pass(load(x, i), load(grad, i), i), i);
 
   if constexpr (!sums)
     if (watch.saw_infinity_or_nan()) [[unlikely]]

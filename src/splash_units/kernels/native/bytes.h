@@ -65,14 +65,6 @@ SPLASH_BYTEWISE(low_words, unpacklo_epi32, int32_t, int32_t, (i % 2 ? b : a)[i /
 SPLASH_BYTEWISE(high_words, unpackhi_epi32, int32_t, int32_t, (i % 2 ? b : a)[i / 2 + 2])
 #undef SPLASH_BYTEWISE
 
-// v, made here and not later or earlier: the compiler's own order makes steps wait for each other.
-template <class V> SPLASH_INLINE V in_order(V v) {
-#if defined(SPLASH_INTRINSIC)
-  __asm__ volatile("" : "+v"(v));
-#endif
-  return v;
-}
-
 SPLASH_INLINE Ints<float> negative_bytes(Ints<float> b) {  // all ones where a byte is
   typedef int8_t Bytes __attribute__((vector_size(register_bytes)));
   return (Ints<float>)((Bytes)b < 0);

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
+#include <utility>
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -110,6 +112,28 @@ template <> SPLASH_INLINE Vec<float> larger<float>(Vec<float> a, Vec<float> b) {
 #if defined(SPLASH_AVX2)
 template <> SPLASH_INLINE Vec<float> by_sign<float>(Vec<float> v, Vec<float> negative, Vec<float> positive) {
   return (Vec<float>)_mm256_blendv_ps((__m256)positive, (__m256)negative, (__m256)v);
+}
+#endif
+
+// f(0) to f(count - 1), whose arguments are constants: arrays that are only used so stay in registers.
+template <int count, class F> SPLASH_INLINE void unrolled(const F& f) {
+  [&]<int... s>(std::integer_sequence<int, s...>) SPLASH_INLINE_LAMBDA { (f(std::integral_constant<int, s>{}), ...); }(std::make_integer_sequence<int, count>{});
+}
+
+// v, made here and not later or earlier: the compiler's own order makes steps wait for each other.
+template <class V> SPLASH_INLINE V in_order(V v) {
+#if defined(SPLASH_INTRINSIC)
+  __asm__ volatile("" : "+v"(v));
+#endif
+  return v;
+}
+
+// sum + a * b, made here, and in the register where the sum is: the compiler likes to move sums about.
+template <class C> SPLASH_INLINE Vec<C> plus_product(Vec<C> sum, Vec<C> a, Vec<C> b) { return in_order(sum + a * b); }
+#if defined(SPLASH_AVX2)
+template <> SPLASH_INLINE Vec<float> plus_product<float>(Vec<float> sum, Vec<float> a, Vec<float> b) {
+  __asm__ volatile("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
+  return sum;
 }
 #endif
 
