@@ -21,11 +21,13 @@ SMALL = {"num_classes": 5}
 def timm() -> Iterator[ModuleType]:
     """timm, which imports torchvision, whose operators are not built for a CPU build of torch.
 
-    torchvision only needs them to be declared to be imported; none is called here.
+    torchvision only needs them to be declared to be imported; none is called here. Where they are
+    built, to declare them twice would end the process.
     """
     declared = torch.library.Library("torchvision", "FRAGMENT")
-    for name in ("nms", "qnms"):
-        declared.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    if torch.version.cuda is None:
+        for name in ("nms", "qnms"):
+            declared.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     yield pytest.importorskip("timm")
     del declared  # which would undo the declarations, had it not lived until here
 
