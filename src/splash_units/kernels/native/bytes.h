@@ -189,6 +189,14 @@ SPLASH_INLINE void look_up(const FloatTable& t, const Places<few>& places, Vec<f
   }
 }
 
+// Such a table for vectors whose entry numbers stand in the low bits of their own lanes.
+struct InTwoRegisters {
+  const Vec<float> first, second;
+  template <class T>
+  explicit SPLASH_INLINE InTwoRegisters(const T& table) : first(stored<float>::load(table.of)), second(stored<float>::load(table.of + lanes<float>::count)) {}
+  SPLASH_INLINE Vec<float> operator[](Ints<float> entry) const { return lookup(first, second, entry); }
+};
+
 using CellTable = std::conditional_t<register_bytes == 64, FloatTable, ByteTable>;
 
 }  // namespace

@@ -161,6 +161,16 @@ struct CellSums {
     if constexpr (lane + 4 < W) add<piece + 1>(q, numbers, pairs);
 #endif
   }
+  // The same for cells that stand in the low bytes of lanes.
+  SPLASH_INLINE void add([[maybe_unused]] const int32_t* cell, [[maybe_unused]] const float* pair) {
+#if defined(__AVX2__)
+    unrolled<W / 4>([&](auto piece) SPLASH_INLINE_LAMBDA {
+      constexpr int lane = 4 * piece;
+      add_two(lane, static_cast<int8_t>(cell[lane]), static_cast<int8_t>(cell[lane + 1]), _mm_load_ps(pair + lane));
+      add_two(lane + 2, static_cast<int8_t>(cell[lane + 2]), static_cast<int8_t>(cell[lane + 3]), _mm_load_ps(pair + W + lane));
+    });
+#endif
+  }
   // Whether all are finite; only then they are added.
   SPLASH_INLINE bool add_to(double* totals) const {
     Vec<float> sums[vectors], all_sums{};
@@ -267,20 +277,6 @@ SPLASH_ONE_COPY void backward_cells(const T* x, const T* grad, T* dx, int64_t n,
     return backward_one_by_one<T, affine, writes, sums>(x, grad, dx, n, stride, filled, p, totals);
   if constexpr (!passes_first) by_four(n, pass_on);
   passing.add_up();
-}
-
-template <class T, Affine affine, bool writes, bool sums>
-void backward_cells_strip(const T* x, const T* grad, T* dx, int64_t n, int64_t stride, int filled, const Lanes<float>& p,
-                          const Totals<float>& totals) {
-  if (n <= sum_length) return backward_cells<T, affine, writes, sums>(x, grad, dx, n, stride, filled, p, totals);
-  Lanes<float> here = p;
-  for (int64_t i = 0; i < n; i += sum_length) {
-    Totals<float> to = totals;
-    if constexpr (affine == Affine::each) here.line = p.line.beyond(i);
-    if constexpr (affine == Affine::each && sums) to.recent += 2 * i;
-    backward_cells<T, affine, writes, sums>(x + i * stride, grad + i * stride, writes ? dx + i * stride : dx,
-                                            std::min(sum_length, n - i), stride, filled, here, to);
-  }
 }
 
 // Adds to each hinge's sum of g max(0, u - b) what the cells beyond it hold.

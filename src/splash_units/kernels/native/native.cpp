@@ -9,7 +9,8 @@
 //
 // From here to the arithmetic: walk.h takes a tensor apart into strips, parameters.h holds what a strip
 // needs to know, strips.h, wholes.h (the forward of default hinges), cells.h (many hinges) and
-// backward.h compute, simd.h is the vectors and bytes.h their larger tables.
+// backward.h compute, and steps.h, masked.h and masked_cells.h where AVX-512 has a shorter way; simd.h is the vectors
+// and bytes.h their larger tables.
 //
 // Slope gradients are summed in float over at most `sum_length` terms a lane, then in double, over
 // pieces whose bounds depend on the tensor's shape only: the same bits for any number of threads.
@@ -21,9 +22,11 @@
 #include <vector>
 
 #include "backward.h"
-#include "cells.h"
+#include "masked.h"
+#include "masked_cells.h"
 #include "parameters.h"
 #include "simd.h"
+#include "steps.h"
 #include "strips.h"
 #include "walk.h"
 #include "wholes.h"
@@ -56,6 +59,10 @@ auto with_finder(Finder finder, const F& f) {
   return f(std::integral_constant<Finder, Finder::compare>{});
 }
 
+// Not where hinges are counted at run time: masks and sums would be in memory.
+template <class T, int K, Finder finder>
+constexpr bool goes_masked = has_masks && K > 0 && K <= most_masked && finder != Finder::grid && !std::is_same_v<T, double>;
+
 template <class F>
 auto with_affine(Affine affine, const F& f) {
   if (affine == Affine::none) return f(std::integral_constant<Affine, Affine::none>{});
@@ -71,6 +78,11 @@ auto forward_strip_for(int hinges, Affine affine, Finder finder, bool own_slopes
                                     : &forward_strip<T, k, Affine::each, Finder::compare, true>;
     });
   return with_affine(affine, [&](auto norm) {
+    if constexpr (rounds_down && !std::is_same_v<T, double>) {
+      if (finder == Finder::steps) return &forward_steps_strip<T, norm, Finder::steps>;
+      if (finder == Finder::steps_flat_left) return &forward_steps_strip<T, norm, Finder::steps_flat_left>;
+      if (finder == Finder::steps_falling) return &forward_steps_strip<T, norm, Finder::steps_falling>;
+    }
     if constexpr (has_lookup && !std::is_same_v<T, double>) {
       if (finder == Finder::wholes) return &forward_wholes_strip<T, norm, Finder::wholes>;
       if (finder == Finder::wholes_flat_left) return &forward_wholes_strip<T, norm, Finder::wholes_flat_left>;
@@ -98,6 +110,12 @@ auto backward_strip_for(int hinges, Affine affine, bool writes, bool sums, Finde
       }
     return with_finder<T>(finder, [&](auto by) {
       return with_count<T>(hinges, [&](auto k) {
+        if constexpr (goes_masked<T, k, by>) {
+          if constexpr (norm == Affine::none) return &backward_masked_strip<T, k, norm, true, true, by>;
+          else if (writes && !sums) return &backward_masked_strip<T, k, norm, true, false, by>;
+          // Not where each vector has sums for its own channels, which must wait until all is known to be finite.
+          else if constexpr (norm == Affine::one) return &backward_masked_strip<T, k, norm, false, true, by>;
+        }
         if constexpr (norm == Affine::none) return &backward_strip<T, k, norm, true, true, by>;
         else {
           if constexpr (norm == Affine::each && std::is_same_v<T, float>)

@@ -17,7 +17,7 @@ namespace {
 // How a vector of inputs finds its segments.
 enum class Finder {
   compare,   // with each hinge, adding up what lies below
-  segments,  // count the hinges below, at most three beside zero, and look up a register of four
+  segments,  // count the hinges below, few beside zero, and look up a register
   grid,      // hinges are multiples of a step; the cell number looks up a register for each side
   cells,     // hinges are multiples of a step, up to fifteen: see cells.h
   few_cells,  // forward only, multiples up to seven
@@ -26,17 +26,22 @@ enum class Finder {
   wholes,    // forward only, hinges are whole numbers but for one: see wholes.h
   wholes_flat_left,  // the same where the leftmost slope is zero,
   wholes_falling,    // or the first slope on the right negative
+  steps,     // forward only, hinges are multiples of a step, up to fifteen, and a number can be rounded down: see steps.h
+  steps_flat_left,
+  steps_falling,
 };
-constexpr int finders = 10;
-constexpr bool is_wholes(Finder finder) { return finder >= Finder::wholes; }
+constexpr int finders = 13;
+constexpr int most_masked = has_masks ? 6 : 0;  // hinges of a backward strip that takes all at once: see masked.h
+constexpr bool is_wholes(Finder finder) { return finder >= Finder::wholes && finder <= Finder::wholes_falling; }
+constexpr bool is_steps(Finder finder) { return finder >= Finder::steps; }
 constexpr bool is_cells(Finder finder) { return finder >= Finder::cells && finder <= Finder::few_cells_falling; }
 constexpr bool is_few(Finder finder) { return finder == Finder::few_cells || finder == Finder::few_cells_falling; }
 constexpr bool is_falling(Finder finder) {
-  return finder == Finder::cells_falling || finder == Finder::few_cells_falling || finder == Finder::wholes_falling;
+  return finder == Finder::cells_falling || finder == Finder::few_cells_falling || finder == Finder::wholes_falling || finder == Finder::steps_falling;
 }
 
-// The shape of one group as registers to look up, one for each side. segments: entry -k modulo 4 is the
-// segment beyond k hinges. grid: entry 0 is x = 0, entry j is ((j-1) step, j step]. cells: see
+// The shape of one group as registers to look up, one for each side. segments: entry -k modulo 4, or 8
+// if there are more than four hinges, is the segment beyond k of them. grid: entry 0 is x = 0, entry j is ((j-1) step, j step]. cells: see
 // tabulate_cells.
 struct Table {
   Vec<float> slope, intercept, slope_neg, intercept_neg;
@@ -110,7 +115,7 @@ struct Steps {
 
  private:
   bool divide(const Unit<float>& unit) {
-    const double steps_per_unit = last / double(unit.at[unit.hinges - 1]);
+    const double steps_per_unit = unit.hinges > 1 ? last / double(unit.at[unit.hinges - 1]) : 1;
     double least = 0, most = std::numeric_limits<double>::infinity();  // steps whose multiples reach hinges, and no number behind
     number[0] = 0;
     for (int s = 1; s < unit.hinges; ++s) {
@@ -118,7 +123,7 @@ struct Steps {
       least = std::max(least, double(unit.at[s]) / number[s]), most = std::min(most, double(behind(unit.at[s])) / number[s]);
     }
     if (!(least < most)) return false;
-    step = (least + most) / 2;
+    step = unit.hinges > 1 ? (least + most) / 2 : 1;
     high = static_cast<float>(step), low = static_cast<float>(step - high);
     for (int s = 1; s < unit.hinges; ++s)
       if (!reaches(number[s], unit.at[s]) || reaches(number[s], behind(unit.at[s]))) return false;
@@ -161,13 +166,17 @@ float total(const float* slopes, const Unit<float>& unit, int64_t group) {
   return static_cast<float>(sum);
 }
 
-// A slope of zero times an infinity is NaN, which is provided for on the left only, where ReLU has one. And -0.0 counts
-// as positive, whose sign a falling slope would turn.
-Finder wholes_or(Finder otherwise, const Unit<float>& unit, int64_t group) {
+// One of three, or what serves otherwise. A slope of zero times an infinity is NaN, which is provided for on the left
+// only, where ReLU has one. And -0.0 counts as positive, whose sign a falling slope would turn.
+Finder by_shape(const Unit<float>& unit, int64_t group, Finder usual, Finder flat_left, Finder falling, Finder otherwise) {
   const float right = total(unit.pos, unit, group), left = total(unit.neg, unit, group);
-  if (!WholeCells(unit).fit || right == 0 || !std::isfinite(right) || !std::isfinite(left)) return otherwise;
-  if (unit.pos[group] >= 0) return left == 0 ? Finder::wholes_flat_left : Finder::wholes;
-  return left == 0 ? otherwise : Finder::wholes_falling;
+  if (right == 0 || !std::isfinite(right) || !std::isfinite(left)) return otherwise;
+  if (unit.pos[group] >= 0) return left == 0 ? flat_left : usual;
+  return left == 0 ? otherwise : falling;
+}
+Finder wholes_or(Finder otherwise, const Unit<float>& unit, int64_t group) {
+  if (!WholeCells(unit).fit) return otherwise;
+  return by_shape(unit, group, Finder::wholes, Finder::wholes_flat_left, Finder::wholes_falling, otherwise);
 }
 
 bool has_finite_table(const Unit<float>& unit, int64_t group) {
@@ -179,17 +188,33 @@ bool has_finite_table(const Unit<float>& unit, int64_t group) {
   return most <= std::numeric_limits<float>::max();
 }
 
-Finder finder_for(const Unit<float>& unit, int64_t group, bool forward) {
-  if (!has_lookup) return Finder::compare;
-  if (unit.hinges <= 4) return forward ? wholes_or(Finder::segments, unit, group) : Finder::segments;
-  if (!forward && cells_per_unit(unit) > 0) return Finder::grid;
-  const Steps steps(unit);
-  if (!steps.fit) return Finder::compare;
-  if (!forward) return Finder::cells;
-  if (!has_finite_table(unit, group)) return Finder::compare;
+Finder cells_for(const Unit<float>& unit, int64_t group, const Steps& steps) {
   const bool few = steps.last < few_cells_a_side;
   if (unit.pos[group] >= 0) return few ? Finder::few_cells : Finder::cells;
   return few ? Finder::few_cells_falling : Finder::cells_falling;
+}
+
+Finder forward_finder(const Unit<float>& unit, int64_t group) {
+  const auto steps_or = [&](Finder otherwise) {
+    return by_shape(unit, group, Finder::steps, Finder::steps_flat_left, Finder::steps_falling, otherwise);
+  };
+  const bool compares = unit.hinges <= 4;
+  if (compares && !rounds_down) return wholes_or(Finder::segments, unit, group);
+  const Steps steps(unit);
+  if (!steps.fit || !has_finite_table(unit, group)) return compares ? Finder::segments : Finder::compare;
+  const Finder otherwise = compares ? Finder::segments : cells_for(unit, group, steps);
+  return rounds_down ? steps_or(otherwise) : otherwise;
+}
+
+Finder backward_finder(const Unit<float>& unit) {
+  if (unit.hinges <= std::max(4, most_masked)) return Finder::segments;
+  if (cells_per_unit(unit) > 0) return Finder::grid;
+  return Steps(unit).fit ? Finder::cells : Finder::compare;
+}
+
+Finder finder_for(const Unit<float>& unit, int64_t group, bool forward) {
+  if (!has_lookup) return Finder::compare;
+  return forward ? forward_finder(unit, group) : backward_finder(unit);
 }
 Finder finder_for(const Unit<double>&, int64_t, bool) { return Finder::compare; }
 
@@ -203,6 +228,7 @@ float first_or(float intercept, int cell, double slope) { return cell == 0 && sl
 void tabulate_cells(Table& t, const Unit<float>& unit, int64_t group, bool few) {
   const Steps steps(unit);
   t.cells_per_unit = static_cast<float>(1 / steps.step), t.step_high = steps.high, t.step_low = steps.low;
+  t.last = static_cast<float>((cells_a_side - 0.5) * steps.step);
   double right = 0, left = 0, right_at = 0, left_at = 0;
   for (int cell = 0, s = 0; cell < (few ? few_cells_a_side : cells_a_side); ++cell) {
     for (; s < unit.hinges && steps.number[s] <= cell; ++s) {
@@ -235,17 +261,17 @@ void tabulate(Table& t, const Unit<float>& unit, int64_t group, Finder finder) {
   constexpr int W = lanes<float>::count;
   if (is_wholes(finder)) return tabulate_wholes(t, unit, group);
   t = Table{};
-  if (is_cells(finder)) return tabulate_cells(t, unit, group, is_few(finder));
+  if (is_cells(finder) || is_steps(finder)) return tabulate_cells(t, unit, group, is_few(finder));
   const float cells = finder == Finder::grid ? cells_per_unit(unit) : 0;
   t.cells_per_unit = cells, t.last = unit.at[unit.hinges - 1] * cells + 1;
-  const int entries = finder == Finder::grid ? static_cast<int>(t.last) : 4;
+  const int period = unit.hinges <= 4 ? 4 : 8, entries = finder == Finder::grid ? static_cast<int>(t.last) : period;
   double right = 0, left = 0, right_at = 0, left_at = 0;  // slopes on the way out, and intercepts
   for (int j = 1, s = 0; j <= entries; ++j) {
     for (; s < unit.hinges && (finder == Finder::grid ? unit.at[s] * cells < j : s < j); ++s) {
       const double p = unit.pos[s * unit.groups + group], n = unit.neg[s * unit.groups + group];
       right += p, right_at -= p * unit.at[s], left -= n, left_at -= n * unit.at[s];
     }
-    const int first = finder == Finder::grid ? j : (5 - j) % 4, step = finder == Finder::grid ? W : 4;
+    const int first = finder == Finder::grid ? j : (period + 1 - j) % period, step = finder == Finder::grid ? W : period;
     for (int to = first; to < W; to += step) {
       t.slope[to] = entry(right), t.intercept[to] = entry(right_at);
       t.slope_neg[to] = entry(left), t.intercept_neg[to] = entry(left_at);

@@ -137,6 +137,44 @@ template <> SPLASH_INLINE Vec<float> plus_product<float>(Vec<float> sum, Vec<flo
 }
 #endif
 
+// --- masks: which lanes ----------------------------------------------------------------------------
+
+// AVX-512 keeps them in registers of their own, and its instructions leave out the other lanes at no cost.
+constexpr bool has_masks = register_bytes == 64;
+
+// above: u > least. A NaN is on both sides of zero.
+#if defined(SPLASH_AVX512)
+typedef __mmask16 Mask;
+SPLASH_INLINE Mask above(Vec<float> u, Vec<float> least) { return _mm512_cmp_ps_mask((Floats)u, (Floats)least, _CMP_GT_OQ); }
+SPLASH_INLINE Mask not_above(Vec<float> u, Vec<float> most) { return _mm512_cmp_ps_mask((Floats)u, (Floats)most, _CMP_LE_OQ); }
+SPLASH_INLINE Mask is_nonzero(Vec<float> v) { return _mm512_cmp_ps_mask((Floats)v, _mm512_setzero_ps(), _CMP_NEQ_UQ); }
+SPLASH_INLINE Mask right_of_zero(Vec<float> v) { return _mm512_cmp_ps_mask((Floats)v, _mm512_setzero_ps(), _CMP_NLE_UQ); }
+SPLASH_INLINE Mask left_of_zero(Vec<float> v) { return _mm512_cmp_ps_mask((Floats)v, _mm512_setzero_ps(), _CMP_NGE_UQ); }
+SPLASH_INLINE Vec<float> difference_where(Mask mask, Vec<float> a, Vec<float> b) {  // elsewhere 0
+  return (Vec<float>)_mm512_maskz_sub_ps(mask, (Floats)a, (Floats)b);
+}
+SPLASH_INLINE Vec<float> plus_product_where(Mask mask, Vec<float> sum, Vec<float> a, Vec<float> b) {
+  return (Vec<float>)_mm512_mask3_fmadd_ps((Floats)a, (Floats)b, (Floats)sum, mask);
+}
+SPLASH_INLINE Vec<float> chosen(Mask mask, Vec<float> there, Vec<float> elsewhere) {
+  return (Vec<float>)_mm512_mask_blend_ps(mask, (Floats)elsewhere, (Floats)there);
+}
+SPLASH_INLINE Ints<float> chosen(Mask mask, Ints<float> there, Ints<float> elsewhere) {
+  return (Ints<float>)_mm512_mask_blend_epi32(mask, (Words)elsewhere, (Words)there);
+}
+#else
+typedef Ints<float> Mask;
+SPLASH_INLINE Mask above(Vec<float> u, Vec<float> least) { return u > least; }
+SPLASH_INLINE Mask not_above(Vec<float> u, Vec<float> most) { return u <= most; }
+SPLASH_INLINE Mask is_nonzero(Vec<float> v) { return v != 0; }
+SPLASH_INLINE Mask right_of_zero(Vec<float> v) { return ~(v <= 0); }
+SPLASH_INLINE Mask left_of_zero(Vec<float> v) { return ~(v >= 0); }
+SPLASH_INLINE Vec<float> difference_where(Mask mask, Vec<float> a, Vec<float> b) { return mask ? a - b : Vec<float>{}; }
+SPLASH_INLINE Vec<float> plus_product_where(Mask mask, Vec<float> sum, Vec<float> a, Vec<float> b) { return mask ? sum + a * b : sum; }
+SPLASH_INLINE Vec<float> chosen(Mask mask, Vec<float> there, Vec<float> elsewhere) { return mask ? there : elsewhere; }
+SPLASH_INLINE Ints<float> chosen(Mask mask, Ints<float> there, Ints<float> elsewhere) { return mask ? there : elsewhere; }
+#endif
+
 // --- memory: W elements of the stored type as compute lanes and back -------------------------------
 
 template <class T> struct stored {
@@ -369,6 +407,19 @@ SPLASH_INLINE Vec<float> lookup4(Vec<float> table, Ints<float> index) {
   return lane_by_lane<Vec<float>>([&](int lane) { return table[lane / 4 * 4 + (index[lane] & 3)]; });
 }
 #endif
+
+constexpr float whole_in_low_bits = 12582912;  // 3 * 2^22: its last place counts ones
+
+// An instruction of AVX-512 says for itself how it rounds. floor_in_low_bits: of the product, not too far from zero.
+constexpr bool rounds_down = register_bytes == 64;
+SPLASH_INLINE Ints<float> floor_in_low_bits(Vec<float> a, Vec<float> b) {
+#if defined(SPLASH_AVX512)
+  const Floats sum = _mm512_fmadd_round_ps((Floats)a, (Floats)b, _mm512_set1_ps(whole_in_low_bits), _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+  return (Ints<float>)sum;
+#else
+  return bits<float>(floor_of(a * b) + whole_in_low_bits);
+#endif
+}
 SPLASH_INLINE Vec<float> lookup(Vec<float> first, Vec<float> second, Ints<float> index) {
 #if defined(SPLASH_AVX512)
   return (Vec<float>)_mm512_permutex2var_ps((Floats)first, (Words)index, (Floats)second);

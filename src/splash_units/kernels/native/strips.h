@@ -168,8 +168,11 @@ struct Found<Finder::segments, K> {
     for (int s = 1; s < hinges.count; ++s) j = count_down<float>(j, u, hinges.at[s] - Vec<float>{});
     return j;
   }
+  static SPLASH_INLINE Vec<float> look_up(Vec<float> table, Ints<float> j) {
+    return most_masked && K != 4 ? lookup(table, j) : lookup4(table, j);
+  }
   SPLASH_INLINE Vec<float> slope(Vec<float> z, Ints<float> j) const {
-    return by_sign<float>(z, lookup4(t.slope_neg, j), lookup4(t.slope, j));
+    return by_sign<float>(z, look_up(t.slope_neg, j), look_up(t.slope, j));
   }
   SPLASH_INLINE Vec<float> intercept(Vec<float> z, Ints<float> j) const {
     return by_sign<float>(z, lookup4(t.intercept_neg, j), lookup4(t.intercept, j));
@@ -196,8 +199,10 @@ struct Found<Finder::compare, K> {
 
 // More arithmetic than a copy has hides the hardware's own prefetching; ask some lines ahead.
 template <class T>
+SPLASH_INLINE void fetch_ahead(const T* in) { __builtin_prefetch(reinterpret_cast<const char*>(in) + 2048); }
+template <class T>
 SPLASH_INLINE void fetch_ahead(const T* in, const T* out) {
-  __builtin_prefetch(reinterpret_cast<const char*>(in) + 2048);
+  fetch_ahead(in);
   __builtin_prefetch(reinterpret_cast<const char*>(out) + 2048, 1);
 }
 
@@ -211,10 +216,19 @@ SPLASH_INLINE void by_two(int64_t n, const F& some) {
 
 // Once for two vectors that are neighbours in a line of the cache.
 template <class T>
-SPLASH_INLINE void fetch_two_ahead(const T* in, const T* out, int64_t stride) {
+SPLASH_INLINE bool are_in_one_line(int64_t stride) {
   constexpr int W = lanes<compute_t<T>>::count;
+  return 2 * W * sizeof(T) <= cache_line && stride == W;
+}
+template <class T>
+SPLASH_INLINE void fetch_two_ahead(const T* in, int64_t stride) {
+  fetch_ahead(in);
+  if (!are_in_one_line<T>(stride)) fetch_ahead(in + stride);
+}
+template <class T>
+SPLASH_INLINE void fetch_two_ahead(const T* in, const T* out, int64_t stride) {
   fetch_ahead(in, out);
-  if (2 * W * sizeof(T) > cache_line || stride != W) fetch_ahead(in + stride, out + stride);
+  if (!are_in_one_line<T>(stride)) fetch_ahead(in + stride, out + stride);
 }
 
 template <class T, Affine affine, bool own>

@@ -23,7 +23,6 @@ SPLASH_ONE_COPY void forward_wholes_strip(const T* x, T* y, int64_t n, int64_t s
   const Norms<float, affine> norms(p);
   const Vec<float> slopes = p.table->slope, intercepts = p.table->intercept;
   const Vec<float> farthest = all<float>(p.table->last), per_unit = all<float>(p.table->cells_per_unit);
-  const Vec<float> whole_in_low_bits = all<float>(12582912);  // 3 * 2^22: its last place counts ones
   Watch<float> watch;
   const auto value = [&](Vec<float> z) SPLASH_INLINE_LAMBDA {
     if constexpr (finder == Finder::wholes_falling) watch.see_least(z);

@@ -1,0 +1,89 @@
+// Backward where lanes can be left out of an instruction, as in AVX-512: one loop for dx and for all sums.
+//
+// The masks that tell which lanes lie beyond a hinge make its ramp, count its segment, and keep the two sides apart.
+#pragma once
+
+#include "backward.h"
+#include "native.h"
+#include "parameters.h"
+#include "simd.h"
+#include "strips.h"
+
+namespace splash_units {
+namespace {
+
+// A strip's slopes: of segments that are looked up, or added up where each lane has its own.
+template <Finder finder, int K>
+struct MaskedSlopes {
+  const Found<finder, K> found;
+  explicit SPLASH_INLINE MaskedSlopes(const Lanes<float>& p) : found(p.table) {}
+  SPLASH_INLINE Vec<float> operator()(Mask is_right, Mask is_left, const Mask* beyond) const {
+    Ints<float> j{};
+    unrolled<K - 1>([&](auto s) SPLASH_INLINE_LAMBDA { j = chosen(beyond[s], Ints<float>{} - (s + 1), j); });
+    const Vec<float> right = chosen(is_right, found.look_up(found.t.slope, j), Vec<float>{});
+    return chosen(is_left, found.look_up(found.t.slope_neg, j), right);
+  }
+};
+template <int K>
+struct MaskedSlopes<Finder::compare, K> {
+  Vec<float> right[K], left[K];
+  explicit SPLASH_INLINE MaskedSlopes(const Lanes<float>& p) {
+    unrolled<K>([&](auto s) SPLASH_INLINE_LAMBDA { right[s] = p.pos[s], left[s] = -p.neg[s]; });
+  }
+  SPLASH_INLINE Vec<float> operator()(Mask is_right, Mask is_left, const Mask* beyond) const {
+    Vec<float> slope = chosen(is_left, left[0], chosen(is_right, right[0], Vec<float>{}));
+    unrolled<K - 1>([&](auto s) SPLASH_INLINE_LAMBDA {
+      slope = chosen(beyond[s], slope + chosen(is_left, left[s + 1], right[s + 1]), slope);
+    });
+    return slope;
+  }
+};
+
+template <class T, int K, Affine affine, bool writes, bool sums, Finder finder>
+SPLASH_ONE_COPY void backward_masked_strip(const T* x, const T* grad, T* dx, int64_t n, int64_t stride, int filled,
+                                           const Lanes<float>& p, const Totals<float>& totals) {
+  const Norms<float, affine> norms(p);
+  const MaskedSlopes<finder, K> slopes(p);
+  Passing<float, affine, sums> passing{norms, totals};
+  Watch<float> watch;
+  Vec<float> at[K], right[K], left[K];
+  unrolled<K>([&](auto s) SPLASH_INLINE_LAMBDA { at[s] = all<float>(p.at[s]), right[s] = left[s] = Vec<float>{}; });
+  const auto pass = [&](Vec<float> in, Vec<float> g, int64_t i) SPLASH_INLINE_LAMBDA {
+    const Vec<float> z = normalised<affine>(in, norms[i]), u = magnitude<float>(z);
+    const Mask is_right = right_of_zero(z), is_left = left_of_zero(z);  // neither, at zero, where no slope counts
+    const auto add = [&](auto s, Vec<float> ramp) SPLASH_INLINE_LAMBDA {
+      right[s] = plus_product_where(is_right, right[s], g, ramp), left[s] = plus_product_where(is_left, left[s], g, ramp);
+    };
+    Mask beyond[K - 1];
+    if constexpr (sums) add(std::integral_constant<int, 0>{}, u);
+    else watch.see_largest(u);
+    unrolled<K - 1>([&](auto s) SPLASH_INLINE_LAMBDA {
+      beyond[s] = above(u, at[s + 1]);
+      if constexpr (sums) add(std::integral_constant<int, s + 1>{}, difference_where(beyond[s], u, at[s + 1]));
+    });
+    // + 0: a flat segment passes on 0.0, never -0.0, as torch.relu has it
+    return passing.dx(g * slopes(is_right, is_left, beyond) + Vec<float>{}, in, i);
+  };
+  by_two(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
+    constexpr bool in_twos = goes_in_twos<T, affine, finder>;
+    fetch_two_ahead(x + i * stride, (writes ? dx : x) + i * stride, stride);
+    fetch_two_ahead(grad + i * stride, stride);
+    Vec<float> v[count], g[count];
+    load_vectors<T, in_twos, count>(x + i * stride, stride, v), load_vectors<T, in_twos, count>(grad + i * stride, stride, g);
+    SPLASH_UNROLLED
+    for (int q = 0; q < count; ++q) v[q] = pass(v[q], g[q], i + q);
+    if constexpr (writes) store_vectors<T, in_twos, count>(dx + i * stride, stride, v);
+  });
+  // What is infinite or NaN makes the first sums so.
+  if constexpr (sums) watch.see_largest(magnitude<float>(right[0])), watch.see_largest(magnitude<float>(left[0]));
+  if (watch.saw_infinity_or_nan()) [[unlikely]]
+    return backward_one_by_one<T, affine, writes, sums>(x, grad, dx, n, stride, filled, p, totals);
+  if constexpr (sums)
+    unrolled<K>([&](auto s) SPLASH_INLINE_LAMBDA {
+      totals.pos[s] += __builtin_convertvector(right[s], Wide<float>), totals.neg[s] += __builtin_convertvector(left[s], Wide<float>);
+    });
+  passing.add_up();
+}
+
+}  // namespace
+}  // namespace splash_units

@@ -1,0 +1,44 @@
+// Forward where hinges are multiples of a step, up to fifteen, and an instruction can round down, as in AVX-512.
+//
+// The step divides the axis into cells, sixteen on either side, and two registers hold the slopes of all, two others
+// their intercepts. Close to a hinge it may be the neighbour's cell, where both segments give the same value.
+#pragma once
+
+#include "bytes.h"
+#include "native.h"
+#include "parameters.h"
+#include "simd.h"
+#include "strips.h"
+
+namespace splash_units {
+namespace {
+
+template <class T, Affine affine, Finder finder>
+SPLASH_ONE_COPY void forward_steps_strip(const T* x, T* y, int64_t n, int64_t stride, int filled, const Lanes<float>& p) {
+  const Norms<float, affine> norms(p);
+  const Table& table = *p.table;
+  const InTwoRegisters slopes(table.slopes), intercepts(table.intercepts);
+  const Vec<float> farthest = all<float>(table.last), per_unit = all<float>(table.cells_per_unit);
+  Watch<float> watch;
+  const auto value = [&](Vec<float> z) SPLASH_INLINE_LAMBDA {
+    if constexpr (is_falling(finder)) watch.see_least(z);
+    const Vec<float> right_of = larger<float>(-farthest, z), kept = smaller<float>(farthest, right_of);
+    const Ints<float> cell = floor_in_low_bits(kept, per_unit);
+    return slopes[cell] * (finder == Finder::steps_flat_left ? right_of : z) + intercepts[cell];
+  };
+  by_two(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
+    constexpr bool in_twos = goes_in_twos<T, affine, finder>;
+    fetch_two_ahead(x + i * stride, y + i * stride, stride);
+    Vec<float> v[count];
+    load_vectors<T, in_twos, count>(x + i * stride, stride, v);
+    SPLASH_UNROLLED
+    for (int q = 0; q < count; ++q) v[q] = value(normalised<affine>(v[q], norms[i + q]));
+    store_vectors<T, in_twos, count>(y + i * stride, stride, v);
+  });
+  if constexpr (is_falling(finder))
+    if (watch.saw_negative_zero()) [[unlikely]]
+      forward_one_by_one<T, affine, false>(x, y, n, stride, filled, p);
+}
+
+}  // namespace
+}  // namespace splash_units
