@@ -28,8 +28,6 @@ constexpr int64_t worth_sharing = 32768;
 constexpr int64_t fewest_for_lines = 17;  // with fewer channels, columns meet memory in its order too, at less cost
 constexpr int64_t most_for_lines = 512;   // whose own slopes the first cache holds
 
-constexpr size_t cache_line = 64;
-
 constexpr int64_t most_parts = 16;  // of rows, each with sums of its own for every channel
 
 // A worker's share of the tasks. Whoever is done with its own helps the others: cores are not alike, nor are they left
@@ -84,6 +82,7 @@ SPLASH_INLINE void along_row(int64_t n, int64_t longest, const F& strip) {
 template <class C>
 struct Columns {
   static constexpr int W = lanes<C>::count;
+  static constexpr int64_t block_width = 128;
   int64_t channels, fold, width, rows, rest, vectors, block, blocks, rows_a_task, row_tasks;
 
   explicit Columns(Extent e) : channels(e.channels) {
@@ -93,7 +92,7 @@ struct Columns {
     rows = e.outer / fold;
     rest = e.outer % fold * channels;
     vectors = width / W;
-    block = std::min<int64_t>(vectors, 16);
+    block = std::min<int64_t>(vectors, block_width / W);
     blocks = (vectors + block - 1) / block;
     rows_a_task = std::max(sum_length, 2 * piece / (block * W));
     row_tasks = (rows + rows_a_task - 1) / rows_a_task + (rest > 0);
@@ -121,8 +120,8 @@ struct Columns {
   // Calls strip(first element, vector of columns, vectors, stride, filled lanes) for all of one task.
   template <class F>
   SPLASH_INLINE void task(int64_t index, const F& strip) const {
-    // Few enough rows that the neighbouring columns' strips find them in the first cache.
-    const int64_t height = std::clamp<int64_t>(2048 / (block * W), 16, sum_length);
+    // Few enough rows that the neighbouring columns' strips find them in the first cache, if they have lines in common.
+    const int64_t height = W * sizeof(C) < cache_line ? std::clamp<int64_t>(2048 / (block * W), 16, sum_length) : sum_length;
     tiles(index, height, 1, [&](int64_t at, int64_t v, int64_t, int64_t n, int filled) { strip(at, v, n, width, filled); });
   }
 };
@@ -156,13 +155,13 @@ struct Rows {
 template <class C>
 struct Lines {
   static constexpr int W = lanes<C>::count;
-  static constexpr int64_t least_vectors = 32;
+  static constexpr int64_t shortest = 256;
   Extent e;
   int64_t width, rows, parts;
 
   explicit Lines(Extent extent) : e(extent) {
     width = e.channels;
-    while (width % W || width < least_vectors * W) width *= 2;
+    while (width % W || width < shortest) width *= 2;
     rows = e.size() / width;
     parts = std::clamp<int64_t>(e.size() / piece, 1, most_parts);
   }
