@@ -161,6 +161,30 @@ def test_in_evaluation_what_is_not_finite_stays_where_it_is(
     torch.testing.assert_close(found, wanted, equal_nan=True)
 
 
+@pytest.mark.parametrize("num_hinges", [7, 31])
+@pytest.mark.parametrize("channels", [3, 24, 1500])
+@pytest.mark.parametrize("of", ["x", "grad"])
+def test_in_evaluation_other_channels_learn_what_they_would_without_it(
+    of: str, channels: int, num_hinges: int
+) -> None:
+    torch.manual_seed(0)
+    given = {"x": torch.randn(40, channels), "grad": torch.randn(40, channels)}
+    unit = BatchNormSplash(channels, init="random", num_hinges=num_hinges).eval()
+    exact = BatchNormSplash(channels, num_hinges=num_hinges).eval()
+    exact.load_state_dict(unit.state_dict())
+    unit_of = {"exact": exact.double(), "found": unit}
+    others = torch.arange(channels) != 1
+    gradients = {}
+    for name, module in unit_of.items():
+        x, grad = (given[key].to(module.weight.dtype) for key in ("x", "grad"))
+        if name == "found":
+            {"x": x, "grad": grad}[of][1, 1] = math.inf
+        learned = torch.autograd.grad(module(x), (module.weight, module.bias), grad)
+        gradients[name] = [g[others].double() for g in learned]
+    for ours, theirs in zip(gradients["found"], gradients["exact"], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
 def test_fused_bfloat16_keeps_its_dtype() -> None:
     fused, x = BatchNormSplash(4), torch.randn(8, 4, 5, 5)
     y = fused(x.bfloat16())

@@ -1,6 +1,7 @@
 // The arithmetic of one strip backward: dx, and the sums that slopes and batch norm learn from.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -209,6 +210,35 @@ struct Passing {
     }
   }
 };
+
+// What the vectors of a strip had summed up for channels of their own, for who finds only at the end that not all is
+// finite, and has to do it again.
+template <class C, Affine affine, bool sums>
+struct SavedRecent {
+  static constexpr bool needed = sums && affine == Affine::each;
+  Vec<C> saved[needed ? 2 * sum_length : 1];
+
+  SPLASH_INLINE SavedRecent(const Totals<C>& totals, int64_t n) {
+    if constexpr (needed) std::copy_n(totals.recent, 2 * n, saved);
+  }
+  void restore(const Totals<C>& totals, int64_t n) const {
+    if constexpr (needed) std::copy_n(saved, 2 * n, totals.recent);
+  }
+};
+
+// A strip whose vectors are those of a line, which may be longer than sums in float ought to be.
+template <auto strip, bool writes, bool sums, class T>
+void in_short_strips(const T* x, const T* grad, T* dx, int64_t n, int64_t stride, int filled, const Lanes<compute_t<T>>& p,
+                     const Totals<compute_t<T>>& totals) {
+  if (n <= sum_length) [[likely]] return strip(x, grad, dx, n, stride, filled, p, totals);
+  Lanes<compute_t<T>> here = p;
+  Totals<compute_t<T>> to = totals;
+  for (int64_t i = 0; i < n; i += sum_length) {
+    here.line = p.line.beyond(i);
+    if constexpr (sums) to.recent = totals.recent + 2 * i;
+    strip(x + i * stride, grad + i * stride, writes ? dx + i * stride : dx, std::min(sum_length, n - i), stride, filled, here, to);
+  }
+}
 
 template <class T, Affine affine, bool writes, bool sums>
 SPLASH_ONE_COPY void backward_one_by_one(const T* x, const T* grad, T* dx, int64_t n, int64_t stride, int filled,

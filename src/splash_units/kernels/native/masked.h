@@ -39,12 +39,14 @@ struct MaskedSlopes<Finder::compare, K> {
   }
 };
 
+// At most `sum_length` vectors.
 template <class T, int K, Affine affine, bool writes, bool sums, Finder finder>
 SPLASH_ONE_COPY void backward_masked_strip(const T* x, const T* grad, T* dx, int64_t n, int64_t stride, int filled,
                                            const Lanes<float>& p, const Totals<float>& totals) {
   const Norms<float, affine> norms(p);
   const MaskedSlopes<finder, K> slopes(p);
   Passing<float, affine, sums> passing{norms, totals};
+  const SavedRecent<float, affine, sums> before(totals, n);
   Watch<float> watch;
   Vec<float> at[K], right[K], left[K];
   unrolled<K>([&](auto s) SPLASH_INLINE_LAMBDA { at[s] = all<float>(p.at[s]), right[s] = left[s] = Vec<float>{}; });
@@ -76,8 +78,10 @@ SPLASH_ONE_COPY void backward_masked_strip(const T* x, const T* grad, T* dx, int
   });
   // What is infinite or NaN makes the first sums so.
   if constexpr (sums) watch.see_largest(magnitude<float>(right[0])), watch.see_largest(magnitude<float>(left[0]));
-  if (watch.saw_infinity_or_nan()) [[unlikely]]
+  if (watch.saw_infinity_or_nan()) [[unlikely]] {
+    before.restore(totals, n);
     return backward_one_by_one<T, affine, writes, sums>(x, grad, dx, n, stride, filled, p, totals);
+  }
   if constexpr (sums)
     unrolled<K>([&](auto s) SPLASH_INLINE_LAMBDA {
       totals.pos[s] += __builtin_convertvector(right[s], Wide<float>), totals.neg[s] += __builtin_convertvector(left[s], Wide<float>);

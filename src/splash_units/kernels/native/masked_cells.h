@@ -57,6 +57,7 @@ SPLASH_ONE_COPY void backward_masked_cells(const T* x, const T* grad, T* dx, int
   const Norms<float, affine> norms(p);
   const InTwoRegisters slopes(p.table->slopes);
   Passing<float, affine, sums> passing{norms, totals};
+  const SavedRecent<float, affine, sums> before(totals, n);
   Watch<float> watch;
   CellSums cell_sums;
   Additions additions;
@@ -88,27 +89,11 @@ SPLASH_ONE_COPY void backward_masked_cells(const T* x, const T* grad, T* dx, int
     if constexpr (sums) return cell_sums.add_to(totals.cells);
     else return !watch.saw_infinity_or_nan();
   }();
-  if (!all_finite) [[unlikely]]
+  if (!all_finite) [[unlikely]] {
+    before.restore(totals, n);
     return backward_one_by_one<T, affine, writes, sums>(x, grad, dx, n, stride, filled, p, totals);
-  passing.add_up();
-}
-
-template <class T, Affine affine, bool writes, bool sums>
-void backward_cells_strip(const T* x, const T* grad, T* dx, int64_t n, int64_t stride, int filled, const Lanes<float>& p,
-                          const Totals<float>& totals) {
-  const auto some = [] {
-    // Not where each vector has sums for its own channels, which must wait until all is known to be finite.
-    if constexpr (has_masks && !(affine == Affine::each && sums)) return &backward_masked_cells<T, affine, writes, sums>;
-    else return &backward_cells<T, affine, writes, sums>;
-  }();
-  if (n <= sum_length) return some(x, grad, dx, n, stride, filled, p, totals);
-  Lanes<float> here = p;
-  for (int64_t i = 0; i < n; i += sum_length) {
-    Totals<float> to = totals;
-    if constexpr (affine == Affine::each) here.line = p.line.beyond(i);
-    if constexpr (affine == Affine::each && sums) to.recent += 2 * i;
-    some(x + i * stride, grad + i * stride, writes ? dx + i * stride : dx, std::min(sum_length, n - i), stride, filled, here, to);
   }
+  passing.add_up();
 }
 
 }  // namespace

@@ -100,30 +100,33 @@ auto forward_strip_for(int hinges, Affine affine, Finder finder, bool own_slopes
   });
 }
 
+// The strips of one way to find segments, which are functions: with dx, with sums, or with both.
+template <class T, Affine affine, int K, Finder finder, bool writes, bool sums>
+constexpr auto backward_strip_of() {
+  constexpr auto strip = [] {
+    if constexpr (finder == Finder::cells && has_masks) return &backward_masked_cells<T, affine, writes, sums>;
+    else if constexpr (finder == Finder::cells) return &backward_cells<T, affine, writes, sums>;
+    else if constexpr (goes_masked<T, K, finder>) return &backward_masked_strip<T, K, affine, writes, sums, finder>;
+    else return &backward_strip<T, K, affine, writes, sums, finder>;
+  }();
+  if constexpr (affine == Affine::each) return &in_short_strips<strip, writes, sums, T>;
+  else return strip;
+}
+
 template <class T>
 auto backward_strip_for(int hinges, Affine affine, bool writes, bool sums, Finder finder) {
   return with_affine(affine, [&](auto norm) {
-    if constexpr (has_lookup && !std::is_same_v<T, double>)
-      if (finder == Finder::cells) {
-        if constexpr (norm == Affine::none) return &backward_cells_strip<T, norm, true, true>;
-        else return writes ? &backward_cells_strip<T, norm, true, false> : &backward_cells_strip<T, norm, false, true>;
+    const auto which = [&](auto k, auto by) {
+      if constexpr (norm == Affine::none) return backward_strip_of<T, norm, k, by, true, true>();
+      else {
+        if constexpr (norm == Affine::each && std::is_same_v<T, float> && by != Finder::cells)
+          if (writes && sums) return backward_strip_of<T, norm, k, by, true, true>();
+        return writes ? backward_strip_of<T, norm, k, by, true, false>() : backward_strip_of<T, norm, k, by, false, true>();
       }
-    return with_finder<T>(finder, [&](auto by) {
-      return with_count<T>(hinges, [&](auto k) {
-        if constexpr (goes_masked<T, k, by>) {
-          if constexpr (norm == Affine::none) return &backward_masked_strip<T, k, norm, true, true, by>;
-          else if (writes && !sums) return &backward_masked_strip<T, k, norm, true, false, by>;
-          // Not where each vector has sums for its own channels, which must wait until all is known to be finite.
-          else if constexpr (norm == Affine::one) return &backward_masked_strip<T, k, norm, false, true, by>;
-        }
-        if constexpr (norm == Affine::none) return &backward_strip<T, k, norm, true, true, by>;
-        else {
-          if constexpr (norm == Affine::each && std::is_same_v<T, float>)
-            if (writes && sums) return &backward_strip<T, k, norm, true, true, by>;
-          return writes ? &backward_strip<T, k, norm, true, false, by> : &backward_strip<T, k, norm, false, true, by>;
-        }
-      });
-    });
+    };
+    if constexpr (has_lookup && !std::is_same_v<T, double>)
+      if (finder == Finder::cells) return which(std::integral_constant<int, 0>{}, std::integral_constant<Finder, Finder::cells>{});
+    return with_finder<T>(finder, [&](auto by) { return with_count<T>(hinges, [&](auto k) { return which(k, by); }); });
   });
 }
 
