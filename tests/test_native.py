@@ -150,6 +150,34 @@ def test_infinity_gives_the_limit(where: str, end: float) -> None:
     assert OPERATORS.splash(x, a, -a, hinges, 0, 1.0).tolist() == [flat, -flat] * 9
 
 
+@pytest.mark.parametrize("where", ["default", "whole", "six on a grid", "off any grid", "many"])
+def test_infinity_gives_the_limit_of_slopes_that_cancel_in_float(where: str) -> None:
+    hinges = torch.tensor(HINGES[where])
+    a, b, c = torch.tensor([0.1, 0.2, -0.3])
+    assert a + b + c == 0 != a.double() + b.double() + c.double()
+    slopes = torch.cat((torch.stack((a, b, c)), torch.zeros(len(hinges) - 3)))
+    flat = -(slopes * hinges).sum()
+    found = OPERATORS.splash(
+        torch.tensor([math.inf, -math.inf] * 9), slopes, slopes, hinges, 0, 1.0
+    )
+    torch.testing.assert_close(found, flat.expand(18))
+
+
+@pytest.mark.parametrize(
+    ("count", "farthest"),
+    [(2, 3e37), (3, 6e37), (6, 1e38), (4, 1e-38), (6, 1e-38), (16, 1e-38), (2, 3e-44), (5, 3e-44)],
+)
+def test_hinges_whose_steps_are_no_ordinary_floats(count: int, farthest: float) -> None:
+    hinges = torch.arange(count) * (torch.tensor(farthest) / (count - 1))
+    a_pos, a_neg = torch.full((2, count), -2.0 / (count - 1))  # in the end they fall
+    a_pos[0], a_neg[0] = 1.0, 0.5
+    x = torch.cat((torch.linspace(-1.2, 1.2, 35) * farthest, torch.tensor([math.inf, -math.inf])))
+    exact = reference.splash(x.double(), a_pos.double(), a_neg.double(), hinges.double())
+    found = splash(x, a_pos, a_neg, hinges).double()
+    atol = 1e-6 * farthest + 1e-44  # the least float
+    torch.testing.assert_close(found, exact, rtol=0, atol=atol)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("flat_left", [(), (0,), (0, 2), (0, 1, 2)], ids=str)
 @pytest.mark.parametrize("flat_right", [(), (1,), (0, 1, 2)], ids=str)

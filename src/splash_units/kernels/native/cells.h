@@ -31,8 +31,8 @@ SPLASH_INLINE bool is_finite(Vec<float> v) { return !any<float>((v - v) != 0); }
 
 // --- forward ------------------------------------------------------------------------------------------
 
-// Numbers of cells, step by step. Close to a hinge it may be the neighbour's, where both segments give the same value;
-// but the sign is exact. Infinities, NaN and what is too large for a whole number all become the number with -0.0's bits.
+// Numbers of cells, step by step. Close to a hinge it may be the neighbour's, whose segment gives the same value but for
+// rounding; at zero, too, where x in steps is too small for a number. Infinities, NaN and what is too large for a whole number all become the number with -0.0's bits.
 template <bool few, int count>
 struct Numbering {
   Vec<float> t[count];

@@ -48,8 +48,9 @@ SPLASH_ONE_COPY void backward_masked_strip(const T* x, const T* grad, T* dx, int
   Passing<float, affine, sums> passing{norms, totals};
   const SavedRecent<float, affine, sums> before(totals, n);
   Watch<float> watch;
-  Vec<float> at[K], right[K], left[K];
-  unrolled<K>([&](auto s) SPLASH_INLINE_LAMBDA { at[s] = all<float>(p.at[s]), right[s] = left[s] = Vec<float>{}; });
+  Vec<float> at[K - 1], right[K], left[K];  // the first hinge is at zero
+  unrolled<K - 1>([&](auto s) SPLASH_INLINE_LAMBDA { at[s] = all<float>(p.at[s + 1]); });
+  unrolled<K>([&](auto s) SPLASH_INLINE_LAMBDA { right[s] = left[s] = Vec<float>{}; });
   const auto pass = [&](Vec<float> in, Vec<float> g, int64_t i) SPLASH_INLINE_LAMBDA {
     const Vec<float> z = normalised<affine>(in, norms[i]), u = magnitude<float>(z);
     const Mask is_right = right_of_zero(z), is_left = left_of_zero(z);  // neither, at zero, where no slope counts
@@ -60,8 +61,8 @@ SPLASH_ONE_COPY void backward_masked_strip(const T* x, const T* grad, T* dx, int
     if constexpr (sums) add(std::integral_constant<int, 0>{}, u);
     else watch.see_largest(u);
     unrolled<K - 1>([&](auto s) SPLASH_INLINE_LAMBDA {
-      beyond[s] = above(u, at[s + 1]);
-      if constexpr (sums) add(std::integral_constant<int, s + 1>{}, difference_where(beyond[s], u, at[s + 1]));
+      beyond[s] = above(u, at[s]);
+      if constexpr (sums) add(std::integral_constant<int, s + 1>{}, difference_where(beyond[s], u, at[s]));
     });
     // + 0: a flat segment passes on 0.0, never -0.0, as torch.relu has it
     return passing.dx(g * slopes(is_right, is_left, beyond) + Vec<float>{}, in, i);

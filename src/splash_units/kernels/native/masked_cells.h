@@ -31,7 +31,6 @@ struct MaskedCellFinder {
   }
 };
 
-// At most `sum_length` vectors.
 // What a strip's vectors add to which cells, some at a time: added at once, sums would be loaded that are just being
 // stored; kept for all vectors, they would drive x and the gradient out of the first cache.
 struct Additions {

@@ -8,9 +8,8 @@
 // slope and intercept instead, and h = slope * x + intercept.
 //
 // From here to the arithmetic: walk.h takes a tensor apart into strips, parameters.h holds what a strip
-// needs to know, strips.h, wholes.h (the forward of default hinges), cells.h (many hinges) and
-// backward.h compute, and steps.h, masked.h and masked_cells.h where AVX-512 has a shorter way; simd.h is the vectors
-// and bytes.h their larger tables.
+// needs to know, strips.h, wholes.h (few hinges forward), cells.h (many hinges) and backward.h compute, and steps.h,
+// masked.h and masked_cells.h where AVX-512 has a shorter way; simd.h is the vectors and bytes.h their larger tables.
 //
 // Slope gradients are summed in float over at most `sum_length` terms a lane, then in double, over
 // pieces whose bounds depend on the tensor's shape only: the same bits for any number of threads.
@@ -83,10 +82,12 @@ auto forward_strip_for(int hinges, Affine affine, Finder finder, bool own_slopes
       if (finder == Finder::steps_flat_left) return &forward_steps_strip<T, norm, Finder::steps_flat_left>;
       if (finder == Finder::steps_falling) return &forward_steps_strip<T, norm, Finder::steps_falling>;
     }
-    if constexpr (has_lookup && !std::is_same_v<T, double>) {
+    if constexpr (has_lookup && !rounds_down && !std::is_same_v<T, double>) {
       if (finder == Finder::wholes) return &forward_wholes_strip<T, norm, Finder::wholes>;
       if (finder == Finder::wholes_flat_left) return &forward_wholes_strip<T, norm, Finder::wholes_flat_left>;
       if (finder == Finder::wholes_falling) return &forward_wholes_strip<T, norm, Finder::wholes_falling>;
+    }
+    if constexpr (has_lookup && !std::is_same_v<T, double>) {
       if (finder == Finder::cells) return &forward_cells_strip<T, norm, Finder::cells>;
       if (finder == Finder::few_cells) return &forward_cells_strip<T, norm, Finder::few_cells>;
       if (finder == Finder::cells_falling) return &forward_cells_strip<T, norm, Finder::cells_falling>;
@@ -107,7 +108,8 @@ constexpr auto backward_strip_of() {
     if constexpr (finder == Finder::cells && has_masks) return &backward_masked_cells<T, affine, writes, sums>;
     else if constexpr (finder == Finder::cells) return &backward_cells<T, affine, writes, sums>;
     else if constexpr (goes_masked<T, K, finder>) return &backward_masked_strip<T, K, affine, writes, sums, finder>;
-    else return &backward_strip<T, K, affine, writes, sums, finder>;
+    // Few hinges on a grid are no other than few hinges where these go masked.
+    else return &backward_strip<T, finder == Finder::grid && K <= most_masked ? 0 : K, affine, writes, sums, finder>;
   }();
   if constexpr (affine == Affine::each) return &in_short_strips<strip, writes, sums, T>;
   else return strip;

@@ -30,10 +30,10 @@ enum class Finder {
   steps_flat_left,
   steps_falling,
 };
-constexpr int finders = 13;
+constexpr int finders = static_cast<int>(Finder::steps_falling) + 1;
 constexpr int most_masked = has_masks ? 6 : 0;  // hinges of a backward strip that takes all at once: see masked.h
 constexpr bool is_wholes(Finder finder) { return finder >= Finder::wholes && finder <= Finder::wholes_falling; }
-constexpr bool is_steps(Finder finder) { return finder >= Finder::steps; }
+constexpr bool is_steps(Finder finder) { return finder >= Finder::steps && finder <= Finder::steps_falling; }
 constexpr bool is_cells(Finder finder) { return finder >= Finder::cells && finder <= Finder::few_cells_falling; }
 constexpr bool is_few(Finder finder) { return finder == Finder::few_cells || finder == Finder::few_cells_falling; }
 constexpr bool is_falling(Finder finder) {
@@ -107,6 +107,7 @@ struct Steps {
   int last;         // the last hinge, in steps
   int number[cells_a_side];
 
+  Steps() = default;  // none
   explicit Steps(const Unit<float>& unit) {
     for (last = unit.hinges - 1; last < cells_a_side; ++last)
       if ((fit = divide(unit))) return;
@@ -114,6 +115,7 @@ struct Steps {
   static constexpr float nothing = 1e-30f;  // compared with this much less, zero lies beyond the hinge at zero
 
  private:
+  static constexpr double most_float = std::numeric_limits<float>::max();
   bool divide(const Unit<float>& unit) {
     const double steps_per_unit = unit.hinges > 1 ? last / double(unit.at[unit.hinges - 1]) : 1;
     double least = 0, most = std::numeric_limits<double>::infinity();  // steps whose multiples reach hinges, and no number behind
@@ -124,6 +126,7 @@ struct Steps {
     }
     if (!(least < most)) return false;
     step = unit.hinges > 1 ? (least + most) / 2 : 1;
+    if (!(cells_a_side * step <= most_float && 1 / step <= most_float)) return false;  // as strips use them
     high = static_cast<float>(step), low = static_cast<float>(step - high);
     for (int s = 1; s < unit.hinges; ++s)
       if (!reaches(number[s], unit.at[s]) || reaches(number[s], behind(unit.at[s]))) return false;
@@ -165,19 +168,28 @@ float total(const float* slopes, const Unit<float>& unit, int64_t group) {
   for (int s = 0; s < unit.hinges; ++s) sum += slopes[s * unit.groups + group];
   return static_cast<float>(sum);
 }
+// Whether a table's outermost slope, which is that total, has the sign of the sum in float: an infinity is to be where the
+// equation has it, which adds up in float.
+bool has_sign_of_sum(float total, const float* slopes, const Unit<float>& unit, int64_t group) {
+  float sum = 0;
+  for (int s = 0; s < unit.hinges; ++s) sum += slopes[s * unit.groups + group];
+  return std::isfinite(total) && (total > 0) == (sum > 0) && (total < 0) == (sum < 0);
+}
 
-// One of three, or what serves otherwise. A slope of zero times an infinity is NaN, which is provided for on the left
-// only, where ReLU has one. And -0.0 counts as positive, whose sign a falling slope would turn.
-Finder by_shape(const Unit<float>& unit, int64_t group, Finder usual, Finder flat_left, Finder falling, Finder otherwise) {
-  const float right = total(unit.pos, unit, group), left = total(unit.neg, unit, group);
-  if (right == 0 || !std::isfinite(right) || !std::isfinite(left)) return otherwise;
-  if (unit.pos[group] >= 0) return left == 0 ? flat_left : usual;
-  return left == 0 ? otherwise : falling;
-}
-Finder wholes_or(Finder otherwise, const Unit<float>& unit, int64_t group) {
-  if (!WholeCells(unit).fit) return otherwise;
-  return by_shape(unit, group, Finder::wholes, Finder::wholes_flat_left, Finder::wholes_falling, otherwise);
-}
+// Of finders that do not watch for infinities, the one for a shape. A slope of zero times an infinity is NaN, which is
+// provided for on the left only, where ReLU has one. And -0.0 counts as positive, whose sign a falling slope would turn.
+struct Unwatched {
+  Finder usual, flat_left, falling;
+
+  Finder for_shape(const Unit<float>& unit, int64_t group, Finder otherwise) const {
+    const float right = total(unit.pos, unit, group), left = total(unit.neg, unit, group);
+    if (right == 0 || !has_sign_of_sum(right, unit.pos, unit, group) || !has_sign_of_sum(left, unit.neg, unit, group)) return otherwise;
+    if (unit.pos[group] >= 0) return left == 0 ? flat_left : usual;
+    return left == 0 ? otherwise : falling;
+  }
+};
+constexpr Unwatched by_wholes{Finder::wholes, Finder::wholes_flat_left, Finder::wholes_falling};
+constexpr Unwatched by_steps{Finder::steps, Finder::steps_flat_left, Finder::steps_falling};
 
 bool has_finite_table(const Unit<float>& unit, int64_t group) {
   double most = 0;  // no slope or intercept is larger
@@ -194,29 +206,32 @@ Finder cells_for(const Unit<float>& unit, int64_t group, const Steps& steps) {
   return few ? Finder::few_cells_falling : Finder::cells_falling;
 }
 
-Finder forward_finder(const Unit<float>& unit, int64_t group) {
-  const auto steps_or = [&](Finder otherwise) {
-    return by_shape(unit, group, Finder::steps, Finder::steps_flat_left, Finder::steps_falling, otherwise);
-  };
+Finder forward_finder(const Unit<float>& unit, int64_t group, const Steps& steps) {
   const bool compares = unit.hinges <= 4;
-  if (compares && !rounds_down) return wholes_or(Finder::segments, unit, group);
-  const Steps steps(unit);
+  if (compares && !rounds_down) return WholeCells(unit).fit ? by_wholes.for_shape(unit, group, Finder::segments) : Finder::segments;
   if (!steps.fit || !has_finite_table(unit, group)) return compares ? Finder::segments : Finder::compare;
   const Finder otherwise = compares ? Finder::segments : cells_for(unit, group, steps);
-  return rounds_down ? steps_or(otherwise) : otherwise;
+  return rounds_down ? by_steps.for_shape(unit, group, otherwise) : otherwise;
 }
 
-Finder backward_finder(const Unit<float>& unit) {
-  if (unit.hinges <= std::max(4, most_masked)) return Finder::segments;
+// `padded` is the number of hinges strips were compiled for.
+Finder backward_finder(const Unit<float>& unit, int padded, const Steps& steps) {
+  if (unit.hinges <= 4 || padded <= most_masked) return Finder::segments;
   if (cells_per_unit(unit) > 0) return Finder::grid;
-  return Steps(unit).fit ? Finder::cells : Finder::compare;
+  return steps.fit ? Finder::cells : Finder::compare;
 }
 
-Finder finder_for(const Unit<float>& unit, int64_t group, bool forward) {
+Finder finder_for(const Unit<float>& unit, int64_t group, bool forward, int padded, const Steps& steps) {
   if (!has_lookup) return Finder::compare;
-  return forward ? forward_finder(unit, group) : backward_finder(unit);
+  return forward ? forward_finder(unit, group, steps) : backward_finder(unit, padded, steps);
 }
-Finder finder_for(const Unit<double>&, int64_t, bool) { return Finder::compare; }
+Finder finder_for(const Unit<double>&, int64_t, bool, int, const Steps&) { return Finder::compare; }
+
+// The hinges' steps, if a finder asks for them.
+Steps steps_for(const Unit<float>& unit, bool forward) {
+  return has_lookup && (unit.hinges > 4 || (forward && rounds_down)) ? Steps(unit) : Steps();
+}
+Steps steps_for(const Unit<double>&, bool) { return Steps(); }
 
 // + 0.0 turns a negative zero into a positive one, which torch.relu gives left of zero.
 float entry(double value) { return std::isnan(value) ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>(value) + 0.0f; }
@@ -225,8 +240,7 @@ float entry(double value) { return std::isnan(value) ? std::numeric_limits<float
 float first_or(float intercept, int cell, double slope) { return cell == 0 && slope >= 0 ? -0.0f : intercept; }
 
 // Entry c is the cell from c steps on, for negative ones as well.
-void tabulate_cells(Table& t, const Unit<float>& unit, int64_t group, bool few) {
-  const Steps steps(unit);
+void tabulate_cells(Table& t, const Unit<float>& unit, int64_t group, const Steps& steps, bool few) {
   t.cells_per_unit = static_cast<float>(1 / steps.step), t.step_high = steps.high, t.step_low = steps.low;
   t.last = static_cast<float>((cells_a_side - 0.5) * steps.step);
   double right = 0, left = 0, right_at = 0, left_at = 0;
@@ -257,11 +271,11 @@ void tabulate_wholes(Table& t, const Unit<float>& unit, int64_t group) {
   }
 }
 
-void tabulate(Table& t, const Unit<float>& unit, int64_t group, Finder finder) {
+void tabulate(Table& t, const Unit<float>& unit, int64_t group, const Steps& steps, Finder finder) {
   constexpr int W = lanes<float>::count;
   if (is_wholes(finder)) return tabulate_wholes(t, unit, group);
   t = Table{};
-  if (is_cells(finder) || is_steps(finder)) return tabulate_cells(t, unit, group, is_few(finder));
+  if (is_cells(finder) || is_steps(finder)) return tabulate_cells(t, unit, group, steps, is_few(finder));
   const float cells = finder == Finder::grid ? cells_per_unit(unit) : 0;
   t.cells_per_unit = cells, t.last = unit.at[unit.hinges - 1] * cells + 1;
   const int period = unit.hinges <= 4 ? 4 : 8, entries = finder == Finder::grid ? static_cast<int>(t.last) : period;
@@ -278,7 +292,7 @@ void tabulate(Table& t, const Unit<float>& unit, int64_t group, Finder finder) {
     }
   }
 }
-void tabulate(Table&, const Unit<double>&, int64_t, Finder) {}
+void tabulate(Table&, const Unit<double>&, int64_t, const Steps&, Finder) {}
 
 // values[first], values[first + step], ..., starting again at 0 after `count`.
 template <class C>
@@ -319,6 +333,7 @@ class Parameters {
   Parameters(const Unit<C>& unit, const Norm<C>* norm, bool forward, int padded, const Walk<C>& walk)
       : in_line_(walk.way == Walk<C>::lines),
         own_(unit.groups > 1),
+        steps_(own_ && walk.step ? Steps() : steps_for(unit, forward)),
         at_(padded),
         slopes_(own_ && in_line_ && in_place(unit, padded, walk) ? 0 : 2 * padded * (own_ ? W * walk.vectors : W)),
         tables_(own_ && walk.step ? 0 : own_ ? walk.vectors : 1),
@@ -357,10 +372,10 @@ class Parameters {
     }
     std::fill(pos + unit.hinges * W, neg, C(0)), std::fill(neg + unit.hinges * W, neg + padded * W, C(0));
     // Lanes that differ in their slopes have no table in common.
-    p = {padded, at_.data(), {pos, W}, {neg, W}, step ? Finder::compare : finder_for(unit, index, forward), nullptr};
+    p = {padded, at_.data(), {pos, W}, {neg, W}, step ? Finder::compare : finder_for(unit, index, forward, padded, steps_), nullptr};
     if (p.finder == Finder::compare) return;
     p.table = &tables_[index];
-    tabulate(tables_[index], unit, index, p.finder);
+    tabulate(tables_[index], unit, index, steps_, p.finder);
   }
 
   void set_line(const Unit<C>& unit, const Norm<C>* norm, bool forward, int padded, const Walk<C>& walk) {
@@ -399,6 +414,7 @@ class Parameters {
   }
 
   bool in_line_, own_;
+  const Steps steps_;
   Room<C, 8> at_;
   Room<C, 16 * W> slopes_;
   Room<Table, 1> tables_;

@@ -416,8 +416,11 @@ SPLASH_INLINE Ints<float> floor_in_low_bits(Vec<float> a, Vec<float> b) {
 #if defined(SPLASH_AVX512)
   const Floats sum = _mm512_fmadd_round_ps((Floats)a, (Floats)b, _mm512_set1_ps(whole_in_low_bits), _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
   return (Ints<float>)sum;
+#elif defined(SPLASH_AVX2)
+  return bits<float>(floor_of(a * b) + whole_in_low_bits);  // of the rounded product
 #else
-  return bits<float>(floor_of(a * b) + whole_in_low_bits);
+  const auto floor = [&](int lane) { return static_cast<float>(std::floor(double(a[lane]) * b[lane])); };
+  return bits<float>(lane_by_lane<Vec<float>>(floor) + whole_in_low_bits);
 #endif
 }
 SPLASH_INLINE Vec<float> lookup(Vec<float> first, Vec<float> second, Ints<float> index) {

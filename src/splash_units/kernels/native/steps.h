@@ -1,7 +1,9 @@
 // Forward where hinges are multiples of a step, up to fifteen, and an instruction can round down, as in AVX-512.
 //
 // The step divides the axis into cells, sixteen on either side, and two registers hold the slopes of all, two others
-// their intercepts. Close to a hinge it may be the neighbour's cell, where both segments give the same value.
+// their intercepts. Close to a hinge it may be the neighbour's cell, whose segment gives the same value but for rounding.
+// On which side of zero an input lies is exact, and nothing has to be watched for: infinities keep their cell, and NaN
+// comes out of any.
 #pragma once
 
 #include "bytes.h"

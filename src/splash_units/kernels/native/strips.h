@@ -169,7 +169,7 @@ struct Found<Finder::segments, K> {
     return j;
   }
   static SPLASH_INLINE Vec<float> look_up(Vec<float> table, Ints<float> j) {
-    return most_masked && K != 4 ? lookup(table, j) : lookup4(table, j);
+    return K > 4 ? lookup(table, j) : lookup4(table, j);  // of up to four hinges every 128-bit piece is the same
   }
   SPLASH_INLINE Vec<float> slope(Vec<float> z, Ints<float> j) const {
     return by_sign<float>(z, look_up(t.slope_neg, j), look_up(t.slope, j));

@@ -117,11 +117,12 @@ struct Columns {
         tile(row * width + v * W, v, std::min(across, last - v), std::min(height, end - row), W);
   }
 
-  // Calls strip(first element, vector of columns, vectors, stride, filled lanes) for all of one task.
+  // Calls strip(first element, vector of columns, vectors, stride, filled lanes) for all of one task. Few enough rows that
+  // the neighbouring columns' strips find them in the first cache; but where these have lines of their own, or half a line
+  // of a narrower type, it is better that strips that sum up end less often.
   template <class F>
-  SPLASH_INLINE void task(int64_t index, const F& strip) const {
-    // Few enough rows that the neighbouring columns' strips find them in the first cache, if they have lines in common.
-    const int64_t height = W * sizeof(C) < cache_line ? std::clamp<int64_t>(2048 / (block * W), 16, sum_length) : sum_length;
+  SPLASH_INLINE void task(int64_t index, bool sums, const F& strip) const {
+    const int64_t height = sums && W * sizeof(C) >= cache_line ? sum_length : std::clamp<int64_t>(2048 / (block * W), 16, sum_length);
     tiles(index, height, 1, [&](int64_t at, int64_t v, int64_t, int64_t n, int filled) { strip(at, v, n, width, filled); });
   }
 };
@@ -194,9 +195,10 @@ struct Walk {
   Columns<C> matrix;
   Lines<C> by_line;
   int64_t longest, piece, least_to_share, tasks, vectors, stride, step, lines_at_a_time;
+  bool sums;
 
   Walk(Extent extent, bool one_group, bool normed, bool forward, int64_t longest_strip, int64_t piece, int64_t least_to_share)
-      : e(extent), by_row(extent), matrix(extent), by_line(extent), longest(longest_strip), piece(piece), least_to_share(least_to_share) {
+      : e(extent), by_row(extent), matrix(extent), by_line(extent), longest(longest_strip), piece(piece), least_to_share(least_to_share), sums(!forward) {
     way = one_group && !normed ? flat : e.inner > 1 ? rows : goes_by_line(e, one_group, forward) ? lines : columns;
     tasks = way == flat    ? (e.size() + piece - 1) / piece
             : way == rows  ? by_row.tasks()
@@ -224,7 +226,7 @@ struct Walk {
     constexpr int W = lanes<C>::count;
     parallel(tasks, e.size() > least_to_share, [&](int64_t task) {
       if (way == columns)
-        return matrix.task(task, [&](int64_t at, int64_t v, int64_t n, int64_t across, int filled) {
+        return matrix.task(task, sums, [&](int64_t at, int64_t v, int64_t n, int64_t across, int filled) {
           strip(task, at, v, n, across, filled);
         });
       if (way == lines)
