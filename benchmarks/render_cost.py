@@ -1,9 +1,8 @@
-"""Write the tables of docs/cost.md and its picture anew from measured results.
+"""Write the tables of docs/cost.md and docs/cost_avx2.md and their picture anew from the results.
 
-python benchmarks/render_cost.py benchmarks/results/cpu-avx2.json
+python benchmarks/render_cost.py
 """
 
-import argparse
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,10 @@ from splash_units.lab.benchmarks.cases import cases as known_cases
 from splash_units.lab.benchmarks.presenting import MISSING, Rows, ratio_text, verdict
 from splash_units.lab.benchmarks.published import RELU_SECONDS, SPLASH_SECONDS
 
+RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parent.parent / "docs"
+PAGES = {"cost.md": "cpu-avx512.json", "cost_avx2.md": "cpu-avx2.json"}
+PICTURED = "cost.md"
 PICTURE = "pictures/cost_against_hinges"
 
 # Okabe and Ito's colours, which stay apart for colour-blind eyes; markers tell them apart in grey.
@@ -301,13 +303,12 @@ def filled(page: str, results: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("results", type=Path)
-    results = record.load(parser.parse_args().results)
     matplotlib.rcParams["svg.hashsalt"] = "splash-units"
-    page = DOCS / "cost.md"
-    page.write_text(filled(page.read_text(encoding="utf-8"), results), encoding="utf-8")
-    draw(in_order(results), DOCS / PICTURE)
+    for name, results_name in PAGES.items():
+        results, page = record.load(RESULTS / results_name), DOCS / name
+        page.write_text(filled(page.read_text(encoding="utf-8"), results), encoding="utf-8")
+        if name == PICTURED:
+            draw(in_order(results), DOCS / PICTURE)
 
 
 if __name__ == "__main__":
