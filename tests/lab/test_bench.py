@@ -278,13 +278,14 @@ def example():
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="another C library")
-def test_memory_that_was_freed_is_not_fetched_again():
+@pytest.mark.parametrize("megabytes", [12, 48])
+def test_memory_that_was_freed_is_not_fetched_again(megabytes):
     program = (
         "import resource, sys, torch\n"
         "from splash_units.lab.benchmarks.record import keep_freed_memory\n"
         "torch.set_num_threads(1)\n"
         "if sys.argv[1] == 'kept': keep_freed_memory()\n"
-        "def work(): return [torch.ones(3 * 2**20) for _ in range(3)]\n"
+        "def work(): return [torch.ones(int(sys.argv[2]) * 2**18) for _ in range(3)]\n"
         "def faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
         "for _ in range(10): work()\n"
         "before = faults()\n"
@@ -293,8 +294,9 @@ def test_memory_that_was_freed_is_not_fetched_again():
     )
     # Left alone, glibc raises its thresholds as it goes, and keeps the memory or not by luck.
     eager = {**os.environ, "MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
+    command = [sys.executable, "-c", program]
     usual, kept = (
-        int(subprocess.check_output([sys.executable, "-c", program, how], text=True, env=eager))
+        int(subprocess.check_output([*command, how, str(megabytes)], text=True, env=eager))
         for how in ("usual", "kept")
     )
     assert kept < usual / 10

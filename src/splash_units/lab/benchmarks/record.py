@@ -30,7 +30,7 @@ _PACKAGES = (
 )  # fmt: skip
 
 _BESIDE = "arithmetic that takes its turn with the contenders"
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # malloc.h
 
 Record = dict[str, Any]
 
@@ -102,8 +102,8 @@ def keep_freed_memory() -> None:
     page, takes longer than a ReLU of their content, and in whose turn that falls is chance.
     """
     if hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        libc.mallopt(_M_TRIM_THRESHOLD, 2**30)
-        libc.mallopt(_M_MMAP_THRESHOLD, 2**25)  # the most it takes
+        libc.mallopt(_M_TRIM_THRESHOLD, -1)  # never
+        libc.mallopt(_M_MMAP_MAX, 0)  # a block of its own would be given back, however large
 
 
 def _time(case: Case, samples: Mapping[str, Samples]) -> Record:
