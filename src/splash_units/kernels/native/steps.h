@@ -22,21 +22,13 @@ SPLASH_ONE_COPY void forward_steps_strip(const T* x, T* y, int64_t n, int64_t st
   const InTwoRegisters slopes(table.slopes), intercepts(table.intercepts);
   const Vec<float> farthest = all<float>(table.last), per_unit = all<float>(table.cells_per_unit);
   Watch<float> watch;
-  const auto value = [&](Vec<float> z) SPLASH_INLINE_LAMBDA {
+  const auto value = [&](Vec<float> z, int64_t) SPLASH_INLINE_LAMBDA {
     if constexpr (is_falling(finder)) watch.see_least(z);
     const Vec<float> right_of = larger<float>(-farthest, z), kept = smaller<float>(farthest, right_of);
     const Ints<float> cell = floor_in_low_bits(kept, per_unit);
     return slopes[cell] * (finder == Finder::steps_flat_left ? right_of : z) + intercepts[cell];
   };
-  by_two(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
-    constexpr bool in_twos = goes_in_twos<T, affine, finder>;
-    fetch_two_ahead(x + i * stride, y + i * stride, stride);
-    Vec<float> v[count];
-    load_vectors<T, in_twos, count>(x + i * stride, stride, v);
-    SPLASH_UNROLLED
-    for (int q = 0; q < count; ++q) v[q] = value(normalised<affine>(v[q], norms[i + q]));
-    store_vectors<T, in_twos, count>(y + i * stride, stride, v);
-  });
+  forward_by_two<T, affine, goes_in_twos<T, affine, finder>>(x, y, n, stride, norms, value);
   if constexpr (is_falling(finder))
     if (watch.saw_negative_zero()) [[unlikely]]
       forward_one_by_one<T, affine, false>(x, y, n, stride, filled, p);

@@ -231,6 +231,19 @@ SPLASH_INLINE void fetch_two_ahead(const T* in, const T* out, int64_t stride) {
   if (!are_in_one_line<T>(stride)) fetch_ahead(in + stride, out + stride);
 }
 
+// y = value(z, i) for each vector i, z being x behind its batch norm.
+template <class T, Affine affine, bool in_twos, class F>
+SPLASH_INLINE void forward_by_two(const T* x, T* y, int64_t n, int64_t stride, const Norms<compute_t<T>, affine>& norms, const F& value) {
+  by_two(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
+    fetch_two_ahead(x + i * stride, y + i * stride, stride);
+    Vec<compute_t<T>> v[count];
+    load_vectors<T, in_twos, count>(x + i * stride, stride, v);
+    SPLASH_UNROLLED
+    for (int q = 0; q < count; ++q) v[q] = value(normalised<affine>(v[q], norms[i + q]), i + q);
+    store_vectors<T, in_twos, count>(y + i * stride, stride, v);
+  });
+}
+
 template <class T, Affine affine, bool own>
 SPLASH_ONE_COPY void forward_one_by_one(const T* x, T* y, int64_t n, int64_t stride, int filled, const Lanes<compute_t<T>>& p) {
   using C = compute_t<T>;
@@ -270,15 +283,7 @@ SPLASH_ONE_COPY void forward_strip(const T* x, T* y, int64_t n, int64_t stride, 
   };
   const int64_t spacing = own ? lanes<C>::count : stride;  // known, it leaves registers for the places of slopes
   const auto line = [&](const T* x, T* y, int64_t n) SPLASH_INLINE_LAMBDA {
-    by_two(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
-      constexpr bool in_twos = goes_in_twos<T, affine, finder>;
-      fetch_two_ahead(x + i * spacing, y + i * spacing, spacing);
-      Vec<C> v[count];
-      load_vectors<T, in_twos, count>(x + i * spacing, spacing, v);
-      SPLASH_UNROLLED
-      for (int q = 0; q < count; ++q) v[q] = value(normalised<affine>(v[q], norms[i + q]), hinges_of[i + q]);
-      store_vectors<T, in_twos, count>(y + i * spacing, spacing, v);
-    });
+    forward_by_two<T, affine, goes_in_twos<T, affine, finder>>(x, y, n, spacing, norms, [&](Vec<C> z, int64_t i) SPLASH_INLINE_LAMBDA { return value(z, hinges_of[i]); });
   };
   if constexpr (!own) line(x, y, n);
   else

@@ -24,7 +24,7 @@ SPLASH_ONE_COPY void forward_wholes_strip(const T* x, T* y, int64_t n, int64_t s
   const Vec<float> slopes = p.table->slope, intercepts = p.table->intercept;
   const Vec<float> farthest = all<float>(p.table->last), per_unit = all<float>(p.table->cells_per_unit);
   Watch<float> watch;
-  const auto value = [&](Vec<float> z) SPLASH_INLINE_LAMBDA {
+  const auto value = [&](Vec<float> z, int64_t) SPLASH_INLINE_LAMBDA {
     if constexpr (finder == Finder::wholes_falling) watch.see_least(z);
     const Vec<float> right_of = larger<float>(-farthest, z), kept = smaller<float>(farthest, right_of);
     const Ints<float> cell = bits<float>(floor_of(kept) + (kept * per_unit + whole_in_low_bits));
@@ -61,15 +61,7 @@ SPLASH_ONE_COPY void forward_wholes_strip(const T* x, T* y, int64_t n, int64_t s
       store_vectors<T, true, 2>(y + done * W, W, h);
     }
   }
-  by_two(n - done, [&]<int count>(int64_t rest) SPLASH_INLINE_LAMBDA {
-    const int64_t i = done + rest;
-    fetch_two_ahead(x + i * stride, y + i * stride, stride);
-    Vec<float> v[count];
-    load_vectors<T, in_twos, count>(x + i * stride, stride, v);
-    SPLASH_UNROLLED
-    for (int q = 0; q < count; ++q) v[q] = value(normalised<affine>(v[q], norms[i + q]));
-    store_vectors<T, in_twos, count>(y + i * stride, stride, v);
-  });
+  forward_by_two<T, affine, in_twos>(x + done * stride, y + done * stride, n - done, stride, norms, value);
   if constexpr (finder == Finder::wholes_falling)
     if (watch.saw_negative_zero()) [[unlikely]]
       forward_one_by_one<T, affine, false>(x, y, n, stride, filled, p);
