@@ -12,16 +12,40 @@
 namespace splash_units {
 namespace {
 
-// A strip's slopes: of segments that are looked up, or added up where each lane has its own.
+// Which lanes lie right of zero and which left. Zero itself is on neither side, but where its slope is told otherwise
+// from others: there any side will do.
+struct Sides {
+  Mask right, left;
+};
+template <Finder finder> SPLASH_INLINE Sides sides_of(Vec<float> z) {
+  if constexpr (finder != Finder::grid) return {right_of_zero(z), left_of_zero(z)};
+  const Mask left = negative(z);
+  return {others(left), left};
+}
+
+// A strip's slopes: of cells or segments that are looked up, or added up where each lane has its own.
 template <Finder finder, int K>
-struct MaskedSlopes {
-  const Found<finder, K> found;
+struct MaskedSlopes;
+template <int K>
+struct MaskedSlopes<Finder::grid, K> {
+  const Vec<float> right, left, cells_per_unit, farthest;
+  explicit SPLASH_INLINE MaskedSlopes(const Lanes<float>& p)
+      : right(p.table->slope), left(p.table->slope_neg), cells_per_unit(all<float>(p.table->cells_per_unit)),
+        farthest(all<float>(p.table->last / p.table->cells_per_unit)) {}
+  SPLASH_INLINE Vec<float> operator()(Vec<float> u, const Sides& sides, const Mask*) const {
+    const Ints<float> cell = ceiling_in_low_bits(at_most(farthest, u), cells_per_unit);  // exact: so many are a power of two
+    return chosen(sides.left, lookup(left, cell), lookup(right, cell));
+  }
+};
+template <int K>
+struct MaskedSlopes<Finder::segments, K> {
+  const Found<Finder::segments, K> found;
   explicit SPLASH_INLINE MaskedSlopes(const Lanes<float>& p) : found(p.table) {}
-  SPLASH_INLINE Vec<float> operator()(Mask is_right, Mask is_left, const Mask* beyond) const {
+  SPLASH_INLINE Vec<float> operator()(Vec<float>, const Sides& sides, const Mask* beyond) const {
     Ints<float> j{};
     unrolled<K - 1>([&](auto s) SPLASH_INLINE_LAMBDA { j = chosen(beyond[s], Ints<float>{} - (s + 1), j); });
-    const Vec<float> right = chosen(is_right, found.look_up(found.t.slope, j), Vec<float>{});
-    return chosen(is_left, found.look_up(found.t.slope_neg, j), right);
+    const Vec<float> right = chosen(sides.right, found.look_up(found.t.slope, j), Vec<float>{});
+    return chosen(sides.left, found.look_up(found.t.slope_neg, j), right);
   }
 };
 template <int K>
@@ -30,10 +54,10 @@ struct MaskedSlopes<Finder::compare, K> {
   explicit SPLASH_INLINE MaskedSlopes(const Lanes<float>& p) {
     unrolled<K>([&](auto s) SPLASH_INLINE_LAMBDA { right[s] = p.pos[s], left[s] = -p.neg[s]; });
   }
-  SPLASH_INLINE Vec<float> operator()(Mask is_right, Mask is_left, const Mask* beyond) const {
-    Vec<float> slope = chosen(is_left, left[0], chosen(is_right, right[0], Vec<float>{}));
+  SPLASH_INLINE Vec<float> operator()(Vec<float>, const Sides& sides, const Mask* beyond) const {
+    Vec<float> slope = chosen(sides.left, left[0], chosen(sides.right, right[0], Vec<float>{}));
     unrolled<K - 1>([&](auto s) SPLASH_INLINE_LAMBDA {
-      slope = chosen(beyond[s], slope + chosen(is_left, left[s + 1], right[s + 1]), slope);
+      slope = chosen(beyond[s], slope + chosen(sides.left, left[s + 1], right[s + 1]), slope);
     });
     return slope;
   }
@@ -53,19 +77,24 @@ SPLASH_ONE_COPY void backward_masked_strip(const T* x, const T* grad, T* dx, int
   unrolled<K>([&](auto s) SPLASH_INLINE_LAMBDA { right[s] = left[s] = Vec<float>{}; });
   const auto pass = [&](Vec<float> in, Vec<float> g, int64_t i) SPLASH_INLINE_LAMBDA {
     const Vec<float> z = normalised<affine>(in, norms[i]), u = magnitude<float>(z);
-    const Mask is_right = right_of_zero(z), is_left = left_of_zero(z);  // neither, at zero, where no slope counts
+    const Sides sides = sides_of<finder>(z);
     const auto add = [&](auto s, Vec<float> ramp) SPLASH_INLINE_LAMBDA {
-      right[s] = plus_product_where(is_right, right[s], g, ramp), left[s] = plus_product_where(is_left, left[s], g, ramp);
+      right[s] = plus_product_where(sides.right, right[s], g, ramp), left[s] = plus_product_where(sides.left, left[s], g, ramp);
     };
     Mask beyond[K - 1];
     if constexpr (sums) add(std::integral_constant<int, 0>{}, u);
     else watch.see_largest(u);
     unrolled<K - 1>([&](auto s) SPLASH_INLINE_LAMBDA {
-      beyond[s] = above(u, at[s]);
-      if constexpr (sums) add(std::integral_constant<int, s + 1>{}, difference_where(beyond[s], u, at[s]));
+      constexpr std::integral_constant<int, s + 1> next;
+      if constexpr (finder == Finder::grid) {
+        if constexpr (sums) add(next, ramp_of(u - at[s]));
+      } else {
+        beyond[s] = above(u, at[s]);
+        if constexpr (sums) add(next, difference_where(beyond[s], u, at[s]));
+      }
     });
     // + 0: a flat segment passes on 0.0, never -0.0, as torch.relu has it
-    return passing.dx(g * slopes(is_right, is_left, beyond) + Vec<float>{}, in, i);
+    return passing.dx(g * slopes(u, sides, beyond) + Vec<float>{}, in, i);
   };
   by_two(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
     constexpr bool in_twos = goes_in_twos<T, affine, finder>;

@@ -60,7 +60,7 @@ auto with_finder(Finder finder, const F& f) {
 
 // Not where hinges are counted at run time: masks and sums would be in memory.
 template <class T, int K, Finder finder>
-constexpr bool goes_masked = has_masks && K > 0 && K <= most_masked && finder != Finder::grid && !std::is_same_v<T, double>;
+constexpr bool goes_masked = has_masks && K > 0 && K <= most_masked && !std::is_same_v<T, double>;
 
 template <class F>
 auto with_affine(Affine affine, const F& f) {
@@ -108,8 +108,7 @@ constexpr auto backward_strip_of() {
     if constexpr (finder == Finder::cells && has_masks) return &backward_masked_cells<T, affine, writes, sums>;
     else if constexpr (finder == Finder::cells) return &backward_cells<T, affine, writes, sums>;
     else if constexpr (goes_masked<T, K, finder>) return &backward_masked_strip<T, K, affine, writes, sums, finder>;
-    // Few hinges on a grid are no other than few hinges where these go masked.
-    else return &backward_strip<T, finder == Finder::grid && K <= most_masked ? 0 : K, affine, writes, sums, finder>;
+    else return &backward_strip<T, K, affine, writes, sums, finder>;
   }();
   if constexpr (affine == Affine::each) return &in_short_strips<strip, writes, sums, T>;
   else return strip;

@@ -216,8 +216,9 @@ Finder forward_finder(const Unit<float>& unit, int64_t group, const Steps& steps
 
 // `padded` is the number of hinges strips were compiled for.
 Finder backward_finder(const Unit<float>& unit, int padded, const Steps& steps) {
-  if (unit.hinges <= 4 || padded <= most_masked) return Finder::segments;
-  if (cells_per_unit(unit) > 0) return Finder::grid;
+  const bool is_short = unit.hinges <= 4 || padded <= most_masked;
+  if ((has_masks || !is_short) && cells_per_unit(unit) > 0) return Finder::grid;
+  if (is_short) return Finder::segments;
   return steps.fit ? Finder::cells : Finder::compare;
 }
 

@@ -80,6 +80,10 @@ template <class C> SPLASH_INLINE Vec<C> by_sign(Vec<C> v, Vec<C> negative, Vec<C
 }
 template <class C> SPLASH_INLINE Ints<C> lesser(Ints<C> a, Ints<C> b) { return a < b ? a : b; }
 template <class C> SPLASH_INLINE Ints<C> greater(Ints<C> a, Ints<C> b) { return a > b ? a : b; }
+// above_zero and smaller (of what is >= 0) by whole numbers of the same bits. In AVX-512 on Zen 4, units that do not
+// multiply can do these.
+SPLASH_INLINE Vec<float> ramp_of(Vec<float> v) { return (Vec<float>)greater<float>(bits<float>(v), Ints<float>{}); }
+SPLASH_INLINE Vec<float> at_most(Vec<float> most, Vec<float> u) { return (Vec<float>)lesser<float>(bits<float>(u), bits<float>(most)); }
 // Whether u lies above `least`, both >= 0. Whole numbers of the same bits compare alike, and cheaper.
 template <class C> SPLASH_INLINE Ints<C> exceeds(Vec<C> u, Vec<C> least) { return bits<C>(u) > bits<C>(least); }
 // j, and one less where it does: a true lane is -1, but AVX-512 would first have to make it from a mask.
@@ -142,7 +146,7 @@ template <> SPLASH_INLINE Vec<float> plus_product<float>(Vec<float> sum, Vec<flo
 // AVX-512 keeps them in registers of their own, and its instructions leave out the other lanes at no cost.
 constexpr bool has_masks = register_bytes == 64;
 
-// above: u > least. A NaN is on both sides of zero.
+// above: u > least. A NaN is on both sides of zero. negative: where the sign bit is set.
 #if defined(SPLASH_AVX512)
 typedef __mmask16 Mask;
 SPLASH_INLINE Mask above(Vec<float> u, Vec<float> least) { return _mm512_cmp_ps_mask((Floats)u, (Floats)least, _CMP_GT_OQ); }
@@ -150,6 +154,8 @@ SPLASH_INLINE Mask not_above(Vec<float> u, Vec<float> most) { return _mm512_cmp_
 SPLASH_INLINE Mask is_nonzero(Vec<float> v) { return _mm512_cmp_ps_mask((Floats)v, _mm512_setzero_ps(), _CMP_NEQ_UQ); }
 SPLASH_INLINE Mask right_of_zero(Vec<float> v) { return _mm512_cmp_ps_mask((Floats)v, _mm512_setzero_ps(), _CMP_NLE_UQ); }
 SPLASH_INLINE Mask left_of_zero(Vec<float> v) { return _mm512_cmp_ps_mask((Floats)v, _mm512_setzero_ps(), _CMP_NGE_UQ); }
+SPLASH_INLINE Mask negative(Vec<float> v) { return _mm512_movepi32_mask((Words)v); }
+SPLASH_INLINE Mask others(Mask mask) { return _knot_mask16(mask); }
 SPLASH_INLINE Vec<float> difference_where(Mask mask, Vec<float> a, Vec<float> b) {  // elsewhere 0
   return (Vec<float>)_mm512_maskz_sub_ps(mask, (Floats)a, (Floats)b);
 }
@@ -169,6 +175,8 @@ SPLASH_INLINE Mask not_above(Vec<float> u, Vec<float> most) { return u <= most; 
 SPLASH_INLINE Mask is_nonzero(Vec<float> v) { return v != 0; }
 SPLASH_INLINE Mask right_of_zero(Vec<float> v) { return ~(v <= 0); }
 SPLASH_INLINE Mask left_of_zero(Vec<float> v) { return ~(v >= 0); }
+SPLASH_INLINE Mask negative(Vec<float> v) { return bits<float>(v) < 0; }
+SPLASH_INLINE Mask others(Mask mask) { return ~mask; }
 SPLASH_INLINE Vec<float> difference_where(Mask mask, Vec<float> a, Vec<float> b) { return mask ? a - b : Vec<float>{}; }
 SPLASH_INLINE Vec<float> plus_product_where(Mask mask, Vec<float> sum, Vec<float> a, Vec<float> b) { return mask ? sum + a * b : sum; }
 SPLASH_INLINE Vec<float> chosen(Mask mask, Vec<float> there, Vec<float> elsewhere) { return mask ? there : elsewhere; }
@@ -410,19 +418,30 @@ SPLASH_INLINE Vec<float> lookup4(Vec<float> table, Ints<float> index) {
 
 constexpr float whole_in_low_bits = 12582912;  // 3 * 2^22: its last place counts ones
 
-// An instruction of AVX-512 says for itself how it rounds. floor_in_low_bits: of the product, not too far from zero.
+// An instruction of AVX-512 says for itself how it rounds. Of the product, not too far from zero.
 constexpr bool rounds_down = register_bytes == 64;
-SPLASH_INLINE Ints<float> floor_in_low_bits(Vec<float> a, Vec<float> b) {
 #if defined(SPLASH_AVX512)
-  const Floats sum = _mm512_fmadd_round_ps((Floats)a, (Floats)b, _mm512_set1_ps(whole_in_low_bits), _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-  return (Ints<float>)sum;
-#elif defined(SPLASH_AVX2)
-  return bits<float>(floor_of(a * b) + whole_in_low_bits);  // of the rounded product
-#else
-  const auto floor = [&](int lane) { return static_cast<float>(std::floor(double(a[lane]) * b[lane])); };
-  return bits<float>(lane_by_lane<Vec<float>>(floor) + whole_in_low_bits);
-#endif
+template <int rounding> SPLASH_INLINE Ints<float> product_in_low_bits(Vec<float> a, Vec<float> b) {
+  return (Ints<float>)_mm512_fmadd_round_ps((Floats)a, (Floats)b, _mm512_set1_ps(whole_in_low_bits), rounding | _MM_FROUND_NO_EXC);
 }
+SPLASH_INLINE Ints<float> floor_in_low_bits(Vec<float> a, Vec<float> b) { return product_in_low_bits<_MM_FROUND_TO_NEG_INF>(a, b); }
+SPLASH_INLINE Ints<float> ceiling_in_low_bits(Vec<float> a, Vec<float> b) { return product_in_low_bits<_MM_FROUND_TO_POS_INF>(a, b); }
+#elif defined(SPLASH_AVX2)
+// Of the rounded product.
+SPLASH_INLINE Ints<float> floor_in_low_bits(Vec<float> a, Vec<float> b) { return bits<float>(floor_of(a * b) + whole_in_low_bits); }
+SPLASH_INLINE Ints<float> ceiling_in_low_bits(Vec<float> a, Vec<float> b) { return bits<float>(whole_in_low_bits - floor_of(-(a * b))); }
+#else
+template <class F> SPLASH_INLINE Ints<float> product_in_low_bits(Vec<float> a, Vec<float> b, const F& rounded) {
+  const auto whole = [&](int lane) { return static_cast<float>(rounded(double(a[lane]) * b[lane])); };
+  return bits<float>(lane_by_lane<Vec<float>>(whole) + whole_in_low_bits);
+}
+SPLASH_INLINE Ints<float> floor_in_low_bits(Vec<float> a, Vec<float> b) {
+  return product_in_low_bits(a, b, [](double v) { return std::floor(v); });
+}
+SPLASH_INLINE Ints<float> ceiling_in_low_bits(Vec<float> a, Vec<float> b) {
+  return product_in_low_bits(a, b, [](double v) { return std::ceil(v); });
+}
+#endif
 SPLASH_INLINE Vec<float> lookup(Vec<float> first, Vec<float> second, Ints<float> index) {
 #if defined(SPLASH_AVX512)
   return (Vec<float>)_mm512_permutex2var_ps((Floats)first, (Words)index, (Floats)second);
