@@ -241,7 +241,13 @@ template <> struct stored<bfloat16> {
   static constexpr int32_t upper_half = static_cast<int32_t>(0xffff0000);
   static SPLASH_INLINE Ints<float> rounded(Vec<float> v) {
     const Ints<float> b = bits<float>(v);
+#if defined(SPLASH_AVX512)  // where a comparison gives a mask, it takes a unit that multiplies
+    const Words odd = _mm512_srli_epi32((Words)b, 16);
+    constexpr int not_and_or = 0x15;  // ~(odd & 1 | 0x7ffe)
+    return b - (Ints<float>)_mm512_ternarylogic_epi32(odd, _mm512_set1_epi32(1), _mm512_set1_epi32(0x7ffe), not_and_or);
+#else
     return b + 0x8000 + ((b & 0x10000) == 0);  // true is -1; a comparison, since few of a core's units shift
+#endif
   }
   // The lower half of each word from one, the upper from another; of the first, it must be zero.
   static SPLASH_INLINE Ints<float> joined(Ints<float> lower, Ints<float> upper) {
