@@ -46,6 +46,9 @@ class Effort:
             )
 
 
+USUAL_EFFORT = Effort()
+
+
 @dataclass(frozen=True)
 class Samples:
     """Seconds a call, one a round, or why there are none; and how many rounds each pass had."""
@@ -85,7 +88,7 @@ class Stopwatch:
     def compare(
         self,
         contenders: Mapping[str, Prepare],
-        effort: Effort = Effort(),  # noqa: B008
+        effort: Effort = USUAL_EFFORT,
         on_round: Callable[[int], None] = lambda done: None,
     ) -> dict[str, Samples]:
         """Time contenders against each other.
