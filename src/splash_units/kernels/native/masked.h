@@ -87,7 +87,7 @@ SPLASH_ONE_COPY void backward_masked_strip(const T* x, const T* grad, T* dx, int
     unrolled<K - 1>([&](auto s) SPLASH_INLINE_LAMBDA {
       constexpr std::integral_constant<int, s + 1> next;
       if constexpr (finder == Finder::grid) {
-        if constexpr (sums) add(next, ramp_of(u - at[s]));
+        if constexpr (sums) add(next, ramp_of<float>(u - at[s]));
       } else {
         beyond[s] = above(u, at[s]);
         if constexpr (sums) add(next, difference_where(beyond[s], u, at[s]));

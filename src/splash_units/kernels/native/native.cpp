@@ -8,8 +8,8 @@
 // slope and intercept instead, and h = slope * x + intercept.
 //
 // From here to the arithmetic: walk.h takes a tensor apart into strips, parameters.h holds what a strip
-// needs to know, strips.h, wholes.h (few hinges forward), cells.h (many hinges) and backward.h compute, and steps.h,
-// masked.h and masked_cells.h where AVX-512 has a shorter way; simd.h is the vectors and bytes.h their larger tables.
+// needs to know, strips.h, own_slopes.h (lanes that differ forward), wholes.h (few hinges forward), cells.h (many hinges)
+// and backward.h compute, and steps.h, masked.h and masked_cells.h where AVX-512 has a shorter way; simd.h is the vectors and bytes.h their larger tables.
 //
 // Slope gradients are summed in float over at most `sum_length` terms a lane, then in double, over
 // pieces whose bounds depend on the tensor's shape only: the same bits for any number of threads.
@@ -23,6 +23,7 @@
 #include "backward.h"
 #include "masked.h"
 #include "masked_cells.h"
+#include "own_slopes.h"
 #include "parameters.h"
 #include "simd.h"
 #include "steps.h"
@@ -73,8 +74,7 @@ template <class T>
 auto forward_strip_for(int hinges, Affine affine, Finder finder, bool own_slopes) {
   if (own_slopes)
     return with_count<T>(hinges, [&](auto k) {
-      return affine == Affine::none ? &forward_strip<T, k, Affine::none, Finder::compare, true>
-                                    : &forward_strip<T, k, Affine::each, Finder::compare, true>;
+      return affine == Affine::none ? &forward_own_strip<T, k, Affine::none> : &forward_own_strip<T, k, Affine::each>;
     });
   return with_affine(affine, [&](auto norm) {
     if constexpr (rounds_down && !std::is_same_v<T, double>) {
@@ -95,8 +95,8 @@ auto forward_strip_for(int hinges, Affine affine, Finder finder, bool own_slopes
     }
     return with_count<T>(hinges, [&](auto k) {
       if constexpr (has_lookup && !std::is_same_v<T, double>)
-        if (finder == Finder::segments) return &forward_strip<T, k, norm, Finder::segments, false>;
-      return &forward_strip<T, k, norm, Finder::compare, false>;
+        if (finder == Finder::segments) return &forward_strip<T, k, norm, Finder::segments>;
+      return &forward_strip<T, k, norm, Finder::compare>;
     });
   });
 }

@@ -80,10 +80,6 @@ template <class C> SPLASH_INLINE Vec<C> by_sign(Vec<C> v, Vec<C> negative, Vec<C
 }
 template <class C> SPLASH_INLINE Ints<C> lesser(Ints<C> a, Ints<C> b) { return a < b ? a : b; }
 template <class C> SPLASH_INLINE Ints<C> greater(Ints<C> a, Ints<C> b) { return a > b ? a : b; }
-// above_zero and smaller (of what is >= 0) by whole numbers of the same bits. In AVX-512 on Zen 4, units that do not
-// multiply can do these.
-SPLASH_INLINE Vec<float> ramp_of(Vec<float> v) { return (Vec<float>)greater<float>(bits<float>(v), Ints<float>{}); }
-SPLASH_INLINE Vec<float> at_most(Vec<float> most, Vec<float> u) { return (Vec<float>)lesser<float>(bits<float>(u), bits<float>(most)); }
 // Whether u lies above `least`, both >= 0. Whole numbers of the same bits compare alike, and cheaper.
 template <class C> SPLASH_INLINE Ints<C> exceeds(Vec<C> u, Vec<C> least) { return bits<C>(u) > bits<C>(least); }
 // j, and one less where it does: a true lane is -1, but AVX-512 would first have to make it from a mask.
@@ -118,6 +114,14 @@ template <> SPLASH_INLINE Vec<float> by_sign<float>(Vec<float> v, Vec<float> neg
   return (Vec<float>)_mm256_blendv_ps((__m256)positive, (__m256)negative, (__m256)v);
 }
 #endif
+
+// above_zero and smaller (of what is >= 0) by whole numbers of the same bits: in AVX-512, units of a Zen 4 core that do not
+// multiply can do these.
+template <class C> SPLASH_INLINE Vec<C> ramp_of(Vec<C> v) {
+  if constexpr (register_bytes < 64) return above_zero<C>(v);
+  else return (Vec<C>)greater<C>(bits<C>(v), Ints<C>{});
+}
+SPLASH_INLINE Vec<float> at_most(Vec<float> most, Vec<float> u) { return (Vec<float>)lesser<float>(bits<float>(u), bits<float>(most)); }
 
 // f(0) to f(count - 1), whose arguments are constants: arrays that are only used so stay in registers.
 template <int count, class F> SPLASH_INLINE void unrolled(const F& f) {

@@ -126,29 +126,6 @@ struct Hinges<C, 0> {
   explicit SPLASH_INLINE Hinges(const Lanes<C>& p) : count(p.hinges), at(p.at), pos(p.pos), neg(p.neg) {}
 };
 
-// What a strip's vectors bend at: the same for all, or for each slopes of its own, read where they are needed.
-template <class C, int K, bool own>
-struct HingesOf {
-  const Hinges<C, K> shared;
-  explicit SPLASH_INLINE HingesOf(const Lanes<C>& p) : shared(p) {}
-  SPLASH_INLINE const Hinges<C, K>& operator[](int64_t) const { return shared; }
-};
-template <class C, int K>
-struct HingesOf<C, K, true> {
-  struct Own {
-    int count;
-    const Vec<C>* at;
-    Slopes<C> pos, neg;
-  };
-  int count;
-  Vec<C> at[K ? K : most_hinges];
-  const Slopes<C> pos, neg;  // of the first vector
-  explicit SPLASH_INLINE HingesOf(const Lanes<C>& p) : count(K ? K : p.hinges), pos(p.pos), neg(p.neg) {
-    for (int s = 0; s < count; ++s) at[s] = all<C>(p.at[s]);
-  }
-  SPLASH_INLINE Own operator[](int64_t i) const { return {count, at, pos.beyond(i), neg.beyond(i)}; }
-};
-
 // Where in the table a vector finds itself; a strip's own copy of the registers.
 template <Finder finder, int K>
 struct Found;
@@ -249,6 +226,7 @@ SPLASH_INLINE void forward_by_two(const T* x, T* y, int64_t n, int64_t stride, c
   });
 }
 
+// own: each vector of a line has slopes of its own, which follow each other. A strip may have several lines.
 template <class T, Affine affine, bool own>
 SPLASH_ONE_COPY void forward_one_by_one(const T* x, T* y, int64_t n, int64_t stride, int filled, const Lanes<compute_t<T>>& p) {
   using C = compute_t<T>;
@@ -261,15 +239,14 @@ SPLASH_ONE_COPY void forward_one_by_one(const T* x, T* y, int64_t n, int64_t str
     }
 }
 
-// own: each vector of a line has slopes of its own, which follow each other. A strip may have several lines.
-template <class T, int K, Affine affine, Finder finder, bool own>
+template <class T, int K, Affine affine, Finder finder>
 SPLASH_ONE_COPY void forward_strip(const T* x, T* y, int64_t n, int64_t stride, int filled, const Lanes<compute_t<T>>& p) {
   using C = compute_t<T>;
-  const HingesOf<C, K, own> hinges_of(p);
+  const Hinges<C, K> hinges(p);
   const Found<finder, K> found(p.table);
   const Norms<C, affine> norms(p);
   Watch<C> watch;
-  const auto value = [&](Vec<C> z, const auto& hinges) SPLASH_INLINE_LAMBDA {
+  const auto value = [&](Vec<C> z, int64_t) SPLASH_INLINE_LAMBDA {
     const Vec<C> u = magnitude<C>(z);
     watch.see_least(z);
     watch.see_largest(u);
@@ -286,15 +263,9 @@ SPLASH_ONE_COPY void forward_strip(const T* x, T* y, int64_t n, int64_t stride, 
       return found.slope(z, j) * z + found.intercept(z, j);
     }
   };
-  const int64_t spacing = own ? lanes<C>::count : stride;  // known, it leaves registers for the places of slopes
-  const auto line = [&](const T* x, T* y, int64_t n) SPLASH_INLINE_LAMBDA {
-    forward_by_two<T, affine, goes_in_twos<T, affine, finder>>(x, y, n, spacing, norms, [&](Vec<C> z, int64_t i) SPLASH_INLINE_LAMBDA { return value(z, hinges_of[i]); });
-  };
-  if constexpr (!own) line(x, y, n);
-  else
-    for (int64_t i = 0, whole = p.line_vectors; i < n; i += whole) line(x + i * spacing, y + i * spacing, std::min(whole, n - i));
+  forward_by_two<T, affine, goes_in_twos<T, affine, finder>>(x, y, n, stride, norms, value);
   if (!watch.saw_negative_zero() && !watch.saw_infinity_or_nan()) [[likely]] return;
-  forward_one_by_one<T, affine, own>(x, y, n, stride, filled, p);
+  forward_one_by_one<T, affine, false>(x, y, n, stride, filled, p);
 }
 
 }  // namespace

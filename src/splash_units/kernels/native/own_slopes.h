@@ -1,0 +1,64 @@
+// Forward where each lane has slopes of its own, which follow each other along a line: a shape for each channel, the
+// channels last.
+//
+// Lanes that differ have no table in common, so hinges are added one by one. Two lines at a time: slopes are loaded once
+// for both, since a core may load no more than one register of AVX-512 a cycle.
+#pragma once
+
+#include <algorithm>
+
+#include "native.h"
+#include "parameters.h"
+#include "simd.h"
+#include "strips.h"
+
+namespace splash_units {
+namespace {
+
+template <class C, int K>
+struct HingesInLanes {
+  static constexpr int most = K ? K : most_hinges;
+  const int count;  // K, or if that is 0, counted at run time
+  Vec<C> at[most];
+  explicit SPLASH_INLINE HingesInLanes(const Lanes<C>& p) : count(K ? K : p.hinges) {
+    for (int s = 0; s < count; ++s) at[s] = all<C>(p.at[s]);
+  }
+};
+
+template <class T, int K, Affine affine>
+SPLASH_ONE_COPY void forward_own_strip(const T* x, T* y, int64_t n, int64_t stride, int filled, const Lanes<compute_t<T>>& p) {
+  using C = compute_t<T>;
+  constexpr int W = lanes<C>::count;
+  const HingesInLanes<C, K> hinges(p);
+  const Norms<C, affine> norms(p);
+  const int64_t line = p.line_vectors;
+  Watch<C> watch;
+  const auto vectors = [&]<int rows>(int64_t first, int64_t v) SPLASH_INLINE_LAMBDA {  // one a row, of the same channels
+    const auto place = [&](int row) SPLASH_INLINE_LAMBDA { return (first + row * line + v) * W; };
+    const Slopes<C> pos = p.pos.beyond(v), neg = p.neg.beyond(v);
+    Vec<C> z[rows], u[rows], h[rows];
+    SPLASH_UNROLLED
+    for (int row = 0; row < rows; ++row) {
+      z[row] = normalised<affine>(in_order(stored<T>::load(x + place(row))), norms[v]), u[row] = magnitude<C>(z[row]), h[row] = Vec<C>{};
+      watch.see_least(z[row]), watch.see_largest(u[row]);
+    }
+    for (int s = 0; s < hinges.count; ++s) {
+      const Vec<C> right = in_order(pos[s]), left = in_order(neg[s]);  // or the compiler would load them once a row
+      SPLASH_UNROLLED
+      for (int row = 0; row < rows; ++row)  // the first hinge is at zero, and h(0) no -0.0
+        h[row] += by_sign<C>(z[row], left, right) * (s == 0 ? u[row] : ramp_of<C>(u[row] - hinges.at[s]));
+    }
+    SPLASH_UNROLLED
+    for (int row = 0; row < rows; ++row) stored<T>::store(y + place(row), h[row]);
+  };
+  int64_t i = 0;
+  for (; i + 2 * line <= n; i += 2 * line)
+    for (int64_t v = 0; v < line; ++v) vectors.template operator()<2>(i, v);
+  for (; i < n; i += line)
+    for (int64_t v = 0; v < std::min(line, n - i); ++v) vectors.template operator()<1>(i, v);
+  if (!watch.saw_negative_zero() && !watch.saw_infinity_or_nan()) [[likely]] return;
+  forward_one_by_one<T, affine, true>(x, y, n, stride, filled, p);
+}
+
+}  // namespace
+}  // namespace splash_units
