@@ -306,9 +306,9 @@ class _Sharing:
     def spread(self, parameter: Tensor, x: Tensor) -> Tensor:
         """`parameter` in a shape that broadcasts against x, its gradient scaled."""
         layer = self.share == "layer"
-        trailing = 0 if layer else trailing_dimensions(x, self.share, self.features, self.dim)
+        trailing = 0 if layer else trailing_dimensions(x.shape, self.share, self.features, self.dim)
         if self.grad_scale == "auto":
-            scale = automatic_scale(x, self.share, self.features, self.dim)
+            scale = automatic_scale(x.shape, self.share, self.features, self.dim)
         else:
             scale = float(self.grad_scale)
         return scale_gradient(parameter, scale).reshape(parameter.shape + (1,) * trailing)
@@ -351,7 +351,7 @@ def _check_floating(x: Tensor) -> None:
 
 
 def _check_channels(x: Tensor, dim: int, channels: int) -> None:
-    trailing_dimensions(x, "channel", (channels,), dim)
+    trailing_dimensions(x.shape, "channel", (channels,), dim)
 
 
 def _widened(x: Tensor) -> Tensor:

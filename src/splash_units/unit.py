@@ -41,25 +41,31 @@ def shared_splash(
 ) -> Tensor:
     """What a module computes: the function, told who shares the slopes and how they learn."""
     # To ask a tensor for its shape, or for a part of it, takes as long as to add up a small layer.
+    shape = x.shape
     features: Sequence[int] = ()
     if share != "layer":
         features = a_pos.shape[1:] if share == "unit" else (a_pos.shape[1],)
-    trailing = 0 if share == "layer" else trailing_dimensions(x, share, features, dim)
-    scale = automatic_scale(x, share, features, dim) if grad_scale == "auto" else float(grad_scale)
+    trailing = 0 if share == "layer" else trailing_dimensions(shape, share, features, dim)
+    if grad_scale == "auto":
+        scale = automatic_scale(shape, share, features, dim)
+    else:
+        scale = float(grad_scale)
     return scaled_splash(x, a_pos, a_neg, hinges, trailing, scale)
 
 
-def automatic_scale(x: Tensor, share: str, features: Sequence[int], dim: int = 1) -> float:
+def automatic_scale(
+    shape: Sequence[int], share: str, features: Sequence[int], dim: int = 1
+) -> float:
     """3/√n, at most 1, for slopes that a layer shares; 1/√n for those of a channel; 1 for a unit's.
 
-    n elements of one sample share a slope; samples lie along the first dimension. Chosen by
-    experiment (docs/slopes.md): with these a layer's and a channel's slopes stand the same learning
-    rate, and three times as much diverges in ResNet-20 at three times its recipe's.
+    n elements of one sample share a slope; samples lie along the first dimension of an input's
+    `shape`. Chosen by experiment (docs/slopes.md): with these a layer's and a channel's slopes
+    stand the same learning rate, and three times as much diverges in ResNet-20 at three times its
+    recipe's.
     """
-    shape = () if share == "unit" else x.shape
-    if len(shape) < 2 or shape[0] == 0:
+    if share == "unit" or len(shape) < 2 or shape[0] == 0:
         return 1.0
-    sharing = x.numel() // shape[0]
+    sharing = shape[1] if len(shape) == 2 else math.prod(shape[1:])
     if share == "layer":
         return 3.0 / math.sqrt(sharing) if sharing > 9 else 1.0
     if dim not in (0, -len(shape)):  # with channels first x is one sample
@@ -67,16 +73,15 @@ def automatic_scale(x: Tensor, share: str, features: Sequence[int], dim: int = 1
     return 1.0 / math.sqrt(sharing) if sharing > 1 else 1.0
 
 
-def trailing_dimensions(x: Tensor, share: str, features: Sequence[int], dim: int) -> int:
-    """How many dimensions of x stand right of the one(s) the slopes belong to."""
+def trailing_dimensions(shape: Sequence[int], share: str, features: Sequence[int], dim: int) -> int:
+    """How many dimensions of an input stand right of the one(s) the slopes belong to."""
     if share == "unit":
-        if x.shape[1:] != features:
+        if shape[1:] != features:
             raise ValueError(
                 f"this unit was made for samples of shape {tuple(features)}, "
-                f"got an input of shape {tuple(x.shape)}"
+                f"got an input of shape {tuple(shape)}"
             )
         return 0
-    shape = x.shape
     rank = len(shape)
     if not -rank <= dim < rank or shape[dim] != features[0]:
         raise ValueError(
@@ -368,7 +373,9 @@ def normalised_splash(
         z = F.batch_norm(x, running_mean, running_var, weight, bias, *how)
         return shared_splash(z, a_pos, a_neg, hinges, share, dim, grad_scale)
     automatic = grad_scale == "auto"
-    scale = automatic_scale(x, share, a_pos.shape[1:], dim) if automatic else float(grad_scale)
+    scale = (
+        automatic_scale(x.shape, share, a_pos.shape[1:], dim) if automatic else float(grad_scale)
+    )
     return batch_norm_splash(
         x, running_mean, running_var, weight, bias, a_pos, a_neg, hinges, *how, scale
     )
