@@ -154,15 +154,25 @@ void move_with_batch(int64_t channels, double count, const C* statistics, const 
   }
 }
 
+// Some rows at a time, which the coefficients of a channel are loaded once for.
 template <class C>
 void finish(const C* x, C* dx, Extent e, const Norm<C>& norm) {
-  const int64_t parts = std::clamp<int64_t>(e.size() / piece, 1, most_parts);
+  constexpr int W = lanes<C>::count;
+  constexpr int64_t rows_at_a_time = 4;
+  const int64_t whole = e.channels / W * W, parts = std::clamp<int64_t>(e.size() / piece, 1, most_parts);
+  const auto load = [](const C* from) SPLASH_INLINE_LAMBDA { return stored<C>::load(from); };
   parallel(parts, e.size() > piece, [&](int64_t part) {
-    for (int64_t row = e.outer * part / parts; row < e.outer * (part + 1) / parts; ++row) {
-      const C* in = x + row * e.channels;
-      C* __restrict out = dx + row * e.channels;
-      for (int64_t c = 0; c < e.channels; ++c)
-        out[c] = out[c] * norm.from_grad[c] + ((in[c] - norm.mean[c]) * norm.from_x[c] + norm.constant[c]);
+    const int64_t end = e.outer * (part + 1) / parts;
+    for (int64_t row = e.outer * part / parts; row < end; row += rows_at_a_time) {
+      const int64_t first = row * e.channels, last = std::min(row + rows_at_a_time, end) * e.channels;
+      for (int64_t c = 0; c < whole; c += W) {
+        const Vec<C> from_grad = load(norm.from_grad + c), from_x = load(norm.from_x + c), mean = load(norm.mean + c), constant = load(norm.constant + c);
+        for (int64_t i = first + c; i < last; i += e.channels)
+          stored<C>::store(dx + i, load(dx + i) * from_grad + ((load(x + i) - mean) * from_x + constant));
+      }
+      for (int64_t c = whole; c < e.channels; ++c)
+        for (int64_t i = first + c; i < last; i += e.channels)
+          dx[i] = dx[i] * norm.from_grad[c] + ((x[i] - norm.mean[c]) * norm.from_x[c] + norm.constant[c]);
     }
   });
 }
