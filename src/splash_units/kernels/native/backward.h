@@ -24,7 +24,7 @@ struct Totals {
 };
 
 // Totals of all tasks and vectors: `ramps` sets of the hinges' sums, `channels` of the others. There are fewer of
-// the first where all vectors of a line have their hinges in common.
+// the first where all vectors of a task have their hinges in common.
 template <class C>
 class TotalsOf {
  public:

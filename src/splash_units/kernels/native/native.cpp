@@ -208,13 +208,13 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
   const int hinges = padded<T>(unit.hinges);
   const Parameters<C> parameters(unit, norm, false, hinges, walk);
   const auto strip = backward_strip_for<T>(hinges, affine_for(walk, norm), dx, sums, parameters[0].finder);
-  const bool by_line = walk.way == Walk<C>::lines;
-  const int64_t ramps = by_line ? walk.tasks : walk.totals();
-  const bool by_cell = parameters[0].finder == Finder::cells;
+  const bool by_line = walk.way == Walk<C>::lines, by_cell = parameters[0].finder == Finder::cells;
+  const bool by_task = unit.groups == 1;  // whose vectors have their hinges' sums in common
+  const int64_t ramps = by_task ? walk.tasks : walk.totals();
   TotalsOf<C> totals = sums ? TotalsOf<C>(hinges, ramps, walk.totals(), by_line, by_cell) : TotalsOf<C>(0, 0, 0, false, false);
   walk.run([&](int64_t task, int64_t at, int64_t v, int64_t n, int64_t stride, int filled) {
     const int64_t whose = walk.totals_at(task, v);
-    const Totals<C> mine = sums ? totals.at(by_line ? task : whose, whose) : Totals<C>{};
+    const Totals<C> mine = sums ? totals.at(by_task ? task : whose, whose) : Totals<C>{};
     if (filled == lanes<C>::count) [[likely]] return strip(x + at, grad + at, dx + at, n, stride, filled, parameters[v], mine);
     Ragged<T> r;
     std::memcpy(r.in, x + at, filled * sizeof(T));
