@@ -120,7 +120,7 @@ auto backward_strip_for(int hinges, Affine affine, bool writes, bool sums, Finde
     const auto which = [&](auto k, auto by) {
       if constexpr (norm == Affine::none) return backward_strip_of<T, norm, k, by, true, true>();
       else {
-        if constexpr (norm == Affine::each && std::is_same_v<T, float> && by != Finder::cells)
+        if constexpr (std::is_same_v<T, float> && by != Finder::cells)  // see holds_dz
           if (writes && sums) return backward_strip_of<T, norm, k, by, true, true>();
         return writes ? backward_strip_of<T, norm, k, by, true, false>() : backward_strip_of<T, norm, k, by, false, true>();
       }
@@ -234,12 +234,10 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
   add_up(totals, ramps, walk, unit, norm, *sums);
 }
 
-constexpr int64_t most_in_cache = 65536;  // elements; of more, dz would have to be fetched from memory again
-
+// Of more elements than a cache holds, dz would have to be fetched from memory again.
 template <class T>
 bool holds_dz(Extent e, const Unit<compute_t<T>>& unit) {
-  const bool by_line = unit.groups == 1 && Walk<compute_t<T>>::goes_by_line(e, true, false);
-  return std::is_same_v<T, float> && by_line && e.size() <= most_in_cache && unit.hinges <= 4;
+  return std::is_same_v<T, float> && unit.groups == 1 && e.inner == 1 && e.size() <= most_in_cache && unit.hinges <= 4;
 }
 
 const char* instruction_set() {

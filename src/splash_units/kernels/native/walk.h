@@ -26,6 +26,7 @@ constexpr int64_t longest_strip = 1024;
 constexpr int64_t worth_sharing = 32768;
 
 constexpr int64_t fewest_for_lines = 17;  // with fewer channels, columns meet memory in its order too, at less cost
+constexpr int64_t most_in_cache = 65536;  // elements whose inputs and gradients the second cache holds
 constexpr int64_t most_for_lines = 512;   // whose own slopes the first cache holds
 
 constexpr int64_t most_parts = 16;  // of rows, each with sums of its own for every channel
@@ -208,9 +209,13 @@ struct Walk {
     step = way == columns || way == lines, stride = step ? lanes<C>::count : 1;
     lines_at_a_time = one_group ? 1 : std::max<int64_t>(longest / vectors, 1);
   }
-  // Whether a matrix is walked by lines, if it is not flat.
+  // Whether a matrix is walked by lines, if it is not flat. Sums that stay in registers outweigh the order of memory where
+  // that is a cache and a vector takes a whole line of it.
   static bool goes_by_line(Extent e, bool one_group, bool forward) {
-    return e.inner == 1 && (one_group ? e.channels >= fewest_for_lines : forward && e.channels <= most_for_lines);
+    if (e.inner > 1) return false;
+    if (!one_group) return forward && e.channels <= most_for_lines;
+    const bool are_columns_better = !forward && register_bytes == cache_line && e.size() <= most_in_cache;
+    return e.channels >= fewest_for_lines && !are_columns_better;
   }
   // Tasks that share sums with none, but for the channels they have in common: `together` of them.
   int64_t together() const { return way == rows ? by_row.channel_parts : way == columns ? matrix.blocks : 1; }
