@@ -16,18 +16,19 @@ namespace {
 
 // A vector's cells, in the low bits of their numbers, and how far it lies beyond where they begin: see CellFinder.
 struct MaskedCellFinder {
-  const float cells_per_unit, step_high, step_low;
-  explicit SPLASH_INLINE MaskedCellFinder(const Table* t) : cells_per_unit(t->cells_per_unit), step_high(t->step_high), step_low(t->step_low) {}
+  const float cells_per_unit, step_high, step_low, farthest;
+  explicit SPLASH_INLINE MaskedCellFinder(const Table* t)
+      : cells_per_unit(t->cells_per_unit), step_high(t->step_high), step_low(t->step_low), farthest(step_high * (cells_a_side - 1)) {}
 
   SPLASH_INLINE Ints<float> operator()(Vec<float> z, Vec<float>& beyond) const {
     const Vec<float> u = magnitude<float>(z);
-    const Vec<float> whole = smaller<float>(u * cells_per_unit, all<float>(cells_a_side - 1)) + whole_in_low_bits;
+    const Vec<float> whole = at_most(all<float>(farthest), u) * cells_per_unit + whole_in_low_bits;
     const Vec<float> t = whole - whole_in_low_bits, limit = t * step_low - Steps::nothing;
     beyond = u - t * step_high;
     const Mask is_before = not_above(beyond, limit);  // up to this multiple of the step, it is the cell before
     beyond = chosen(is_before, beyond + step_high, beyond);
     const Ints<float> cell = chosen(is_before, bits<float>(whole) - 1, bits<float>(whole));
-    return chosen(left_of_zero(z), ~cell, cell);
+    return cell ^ (bits<float>(z) >> 31);
   }
 };
 
