@@ -93,9 +93,11 @@ struct Columns {
     rows = e.outer / fold;
     rest = e.outer % fold * channels;
     vectors = width / W;
-    block = std::min<int64_t>(vectors, block_width / W);
+    // Small layers are divided by rows alone, as lines are: what one core has just met, another would have to fetch from it.
+    const bool in_cache = register_bytes == cache_line && e.size() <= most_in_cache;
+    block = in_cache ? vectors : std::min<int64_t>(vectors, block_width / W);
     blocks = (vectors + block - 1) / block;
-    rows_a_task = std::max(sum_length, 2 * piece / (block * W));
+    rows_a_task = std::max(sum_length, (in_cache ? 1 : 2) * piece / (block * W));
     row_tasks = (rows + rows_a_task - 1) / rows_a_task + (rest > 0);
   }
   int64_t tasks() const { return row_tasks * blocks; }
