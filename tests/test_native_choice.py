@@ -360,3 +360,14 @@ def test_the_operators_refuse_derivatives_they_do_not_have(kind: str) -> None:
         operator(x, *none, *slopes(), hinges, *how)
     with forward_ad.dual_level(), pytest.raises(ValueError, match="no forward-mode derivative"):
         operator(forward_ad.make_dual(x, x), *none, *slopes(), hinges.detach(), *how)
+
+
+@pytest.mark.parametrize("share", ["layer", "channel"])
+def test_a_compiled_module_takes_any_size(share: str) -> None:
+    unit = Splash(share=share, features=6, init="random") if share == "channel" else Splash()
+    compiled = torch.compile(unit, dynamic=True, fullgraph=True, backend="aot_eager")
+    for shape in ((4, 6, 8, 8), (3, 6, 10, 12), (5, 6, 7, 9)):
+        x = torch.randn(shape)
+        ours, theirs = (torch.autograd.grad(f(x).sum(), unit.a_pos)[0] for f in (compiled, unit))
+        torch.testing.assert_close(compiled(x), unit(x))
+        torch.testing.assert_close(ours, theirs)

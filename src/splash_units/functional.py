@@ -259,7 +259,8 @@ def _check(x: Tensor, a_pos: Tensor, a_neg: Tensor, hinges: Tensor, trailing: in
         )
     own = tuple(a_pos.shape[1:]) + (1,) * trailing
     fits = len(own) <= x.dim() and all(
-        p in (1, n) for p, n in zip(reversed(own), reversed(x.shape), strict=False)
+        p == 1 or p == n  # not `in`, which is False for a size that a graph has left open
+        for p, n in zip(reversed(own), reversed(x.shape), strict=False)
     )
     if not fits:
         raise ValueError(
