@@ -41,15 +41,13 @@ def shared_splash(
 ) -> Tensor:
     """What a module computes: the function, told who shares the slopes and how they learn."""
     # To ask a tensor for its shape, or for a part of it, takes as long as to add up a small layer.
-    shape = x.shape
+    automatic = grad_scale == "auto"
+    shape = x.shape if automatic or share != "layer" else ()
     features: Sequence[int] = ()
     if share != "layer":
         features = a_pos.shape[1:] if share == "unit" else (a_pos.shape[1],)
     trailing = 0 if share == "layer" else trailing_dimensions(shape, share, features, dim)
-    if grad_scale == "auto":
-        scale = automatic_scale(shape, share, features, dim)
-    else:
-        scale = float(grad_scale)
+    scale = automatic_scale(shape, share, features, dim) if automatic else float(grad_scale)
     return scaled_splash(x, a_pos, a_neg, hinges, trailing, scale)
 
 
@@ -355,14 +353,15 @@ def normalised_splash(
     num_features: int,
 ) -> Tensor:
     """What a :class:`BatchNormSplash` computes, counting the batch as ``nn.BatchNorm2d`` does."""
-    if not 2 <= x.dim() <= 5 or x.shape[1] != num_features:
+    shape = x.shape
+    if not 2 <= len(shape) <= 5 or shape[1] != num_features:
         raise ValueError(
             f"expected (N, {num_features}), or that with one to three more dimensions, "
-            f"got an input of shape {tuple(x.shape)}"
+            f"got an input of shape {tuple(shape)}"
         )
     by_batch = training or running_mean is None
     if by_batch and x.numel() == num_features:
-        raise ValueError(f"one value a channel has no variance, got shape {tuple(x.shape)}")
+        raise ValueError(f"one value a channel has no variance, got shape {tuple(shape)}")
     if training and num_batches_tracked is not None:
         num_batches_tracked.add_(1)
         if momentum is None:  # all batches count the same
@@ -373,9 +372,7 @@ def normalised_splash(
         z = F.batch_norm(x, running_mean, running_var, weight, bias, *how)
         return shared_splash(z, a_pos, a_neg, hinges, share, dim, grad_scale)
     automatic = grad_scale == "auto"
-    scale = (
-        automatic_scale(x.shape, share, a_pos.shape[1:], dim) if automatic else float(grad_scale)
-    )
+    scale = automatic_scale(shape, share, a_pos.shape[1:], dim) if automatic else float(grad_scale)
     return batch_norm_splash(
         x, running_mean, running_var, weight, bias, a_pos, a_neg, hinges, *how, scale
     )
