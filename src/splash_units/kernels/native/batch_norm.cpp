@@ -154,26 +154,35 @@ void move_with_batch(int64_t channels, double count, const C* statistics, const 
   }
 }
 
-// Some rows at a time, which the coefficients of a channel are loaded once for.
+// dx of rows that follow each other, where there is dz. Some at a time, which the coefficients of a channel are loaded once
+// for: of the registers of AVX-512 a core may load no more than one a cycle.
+template <class C>
+static void finish_rows(const C* x, C* dx, int64_t rows, int64_t channels, const Norm<C> norm) {
+  constexpr int W = lanes<C>::count;
+  constexpr int64_t at_a_time = has_masks ? 4 : 1;
+  const int64_t whole = channels / W * W;
+  const auto load = [](const C* from) SPLASH_INLINE_LAMBDA { return stored<C>::load(from); };
+  for (int64_t row = 0; row < rows; row += at_a_time) {
+    const int64_t first = row * channels, last = std::min(row + at_a_time, rows) * channels;
+    for (int64_t c = 0; c < whole; c += W) {
+      const Vec<C> from_grad = load(norm.from_grad + c), from_x = load(norm.from_x + c), mean = load(norm.mean + c), constant = load(norm.constant + c);
+      for (int64_t i = first + c; i < last; i += channels)
+        stored<C>::store(dx + i, load(dx + i) * from_grad + ((load(x + i) - mean) * from_x + constant));
+    }
+    for (int64_t i = first; i < last; i += channels) {
+      C* __restrict out = dx + i;
+      for (int64_t c = whole; c < channels; ++c)
+        out[c] = out[c] * norm.from_grad[c] + ((x[i + c] - norm.mean[c]) * norm.from_x[c] + norm.constant[c]);
+    }
+  }
+}
+
 template <class C>
 void finish(const C* x, C* dx, Extent e, const Norm<C>& norm) {
-  constexpr int W = lanes<C>::count;
-  constexpr int64_t rows_at_a_time = 4;
-  const int64_t whole = e.channels / W * W, parts = std::clamp<int64_t>(e.size() / piece, 1, most_parts);
-  const auto load = [](const C* from) SPLASH_INLINE_LAMBDA { return stored<C>::load(from); };
+  const int64_t parts = parts_of(e);
   parallel(parts, e.size() > piece, [&](int64_t part) {
-    const int64_t end = e.outer * (part + 1) / parts;
-    for (int64_t row = e.outer * part / parts; row < end; row += rows_at_a_time) {
-      const int64_t first = row * e.channels, last = std::min(row + rows_at_a_time, end) * e.channels;
-      for (int64_t c = 0; c < whole; c += W) {
-        const Vec<C> from_grad = load(norm.from_grad + c), from_x = load(norm.from_x + c), mean = load(norm.mean + c), constant = load(norm.constant + c);
-        for (int64_t i = first + c; i < last; i += e.channels)
-          stored<C>::store(dx + i, load(dx + i) * from_grad + ((load(x + i) - mean) * from_x + constant));
-      }
-      for (int64_t c = whole; c < e.channels; ++c)
-        for (int64_t i = first + c; i < last; i += e.channels)
-          dx[i] = dx[i] * norm.from_grad[c] + ((x[i] - norm.mean[c]) * norm.from_x[c] + norm.constant[c]);
-    }
+    const int64_t begin = e.outer * part / parts, end = e.outer * (part + 1) / parts;
+    finish_rows<C>(x + begin * e.channels, dx + begin * e.channels, end - begin, e.channels, norm);
   });
 }
 
