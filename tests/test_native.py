@@ -37,6 +37,7 @@ HINGES = {
     "many": [2.5 * s / 15 for s in range(16)],
     "tenths": [0.1 * s for s in range(12)],
     "among fifteen steps": [0.0, 0.25, 0.5, 1.0, 1.75, 2.0, 3.0, 3.75],
+    "quarters": [0.0, 0.25, 1.0, 3.25],
     "beyond fifteen steps": [0.0, 0.25, 0.5, 1.0, 1.75, 2.0, 3.0, 4.0],
     "many off any grid": [0.17 * s + 0.01 * s * s for s in range(13)],
     "more than registers hold": [0.07 * s for s in range(33)],
@@ -200,10 +201,7 @@ def test_channels_that_are_flat_at_an_end_or_not(
     assert torch.equal(y[..., rest], expected[..., rest])
 
 
-@pytest.mark.parametrize(
-    "where",
-    ["default", "six on a grid", "many", "tenths", "among fifteen steps", "beyond fifteen steps"],
-)
+@pytest.mark.parametrize("where", [where for where in HINGES if where != "one"])
 def test_the_last_number_before_a_hinge_and_the_first_behind(where: str) -> None:
     hinges = torch.tensor(HINGES[where])
     a = torch.ones(len(hinges))
@@ -326,6 +324,26 @@ def test_slopes_of_each_channel(layout: str, where: str) -> None:
     torch.manual_seed(0)
     x, hinges = LAYOUTS[layout](), torch.tensor(HINGES[where])
     compare(x, *slopes(len(hinges), x.shape[1]), hinges, trailing=x.dim() - 2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("where", ["default", "five on a grid", "many"])
+def test_slopes_of_each_channel_in_every_dtype(dtype: torch.dtype, where: str) -> None:
+    torch.manual_seed(0)
+    hinges = torch.tensor(HINGES[where])
+    compare(torch.randn(7, 50).to(dtype), *slopes(len(hinges), 50), hinges)
+
+
+def test_what_is_rare_among_slopes_of_each_channel() -> None:
+    """In lines that go in twos, and in one that is left."""
+    torch.manual_seed(0)
+    hinges = torch.tensor(HINGES["default"])
+    a_pos, a_neg = (a.detach() for a in slopes(4, 40))
+    x = torch.randn(13, 40)
+    x[1, 3], x[4, 39], x[7, 20], x[12, 0] = -0.0, math.inf, math.nan, -math.inf
+    y = OPERATORS.splash(x, a_pos, a_neg, hinges, 0, 1.0)
+    torch.testing.assert_close(y, reference.splash(x, a_pos, a_neg, hinges), equal_nan=True)
+    assert y[1, 3].signbit()
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 6, 7, 8, 10, 16, 33, 100, 257])

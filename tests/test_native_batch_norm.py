@@ -123,11 +123,12 @@ def test_a_mean_far_from_zero_costs_no_more_than_in_torch(
 
 
 @pytest.mark.parametrize("num_hinges", [7, 11, 23])
-@pytest.mark.parametrize("channels", [65, 520])
-def test_many_channels_side_by_side(channels: int, num_hinges: int) -> None:
-    """So many that a line of them is longer than what is summed up at a time."""
+@pytest.mark.parametrize("rows", [9, 130])
+@pytest.mark.parametrize("channels", [33, 64, 520])
+def test_many_channels_side_by_side(channels: int, rows: int, num_hinges: int) -> None:
+    """A line of the most is longer than what is summed up at a time; of the others, columns are."""
     torch.manual_seed(0)
-    x, grad = torch.randn(9, channels), torch.randn(9, channels)
+    x, grad = torch.randn(rows, channels), torch.randn(rows, channels)
     unit = BatchNormSplash(channels, num_hinges=num_hinges, init="random", grad_scale=1.0)
     slopes = (unit.a_pos, unit.a_neg)
     ours_x, theirs_x = x.requires_grad_(), x.detach().double().requires_grad_()
@@ -162,13 +163,14 @@ def test_in_evaluation_what_is_not_finite_stays_where_it_is(
 
 
 @pytest.mark.parametrize("num_hinges", [7, 31])
-@pytest.mark.parametrize("channels", [3, 24, 1500])
+@pytest.mark.parametrize("channels", [3, 24, 1504])
+@pytest.mark.parametrize("rows", [40, 50])  # with the most channels, within and beyond a cache
 @pytest.mark.parametrize("of", ["x", "grad"])
 def test_in_evaluation_other_channels_learn_what_they_would_without_it(
-    of: str, channels: int, num_hinges: int
+    of: str, rows: int, channels: int, num_hinges: int
 ) -> None:
     torch.manual_seed(0)
-    given = {"x": torch.randn(40, channels), "grad": torch.randn(40, channels)}
+    given = {"x": torch.randn(rows, channels), "grad": torch.randn(rows, channels)}
     unit = BatchNormSplash(channels, init="random", num_hinges=num_hinges).eval()
     exact = BatchNormSplash(channels, num_hinges=num_hinges).eval()
     exact.load_state_dict(unit.state_dict())
@@ -183,6 +185,29 @@ def test_in_evaluation_other_channels_learn_what_they_would_without_it(
         gradients[name] = [g[others].double() for g in learned]
     for ours, theirs in zip(gradients["found"], gradients["exact"], strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("share", ["layer", "channel"])
+@pytest.mark.parametrize("shape", [(128, 256), (300, 300), (7, 5000), (16, 24, 31, 31)], ids=str)
+def test_the_same_bits_for_any_number_of_threads(shape: tuple[int, ...], share: str) -> None:
+    torch.manual_seed(0)
+    layout = torch.channels_last if len(shape) == 4 else torch.contiguous_format
+    x, grad = (torch.randn(shape).to(memory_format=layout) for _ in range(2))
+    start = BatchNormSplash(shape[1], share=share, features=shape[1], init="random").state_dict()
+    results, threads = [], torch.get_num_threads()
+    try:
+        for count in (1, 2, 3, 16):
+            torch.set_num_threads(count)
+            unit = BatchNormSplash(shape[1], share=share, features=shape[1])
+            unit.load_state_dict(start)
+            leaf = x.detach().requires_grad_()
+            y = unit(leaf)
+            found = torch.autograd.grad(y, (leaf, *unit.parameters()), grad)
+            results.append((y, *found, *unit.buffers()))
+    finally:
+        torch.set_num_threads(threads)
+    for other in results[1:]:
+        assert all(torch.equal(p, q) for p, q in zip(results[0], other, strict=True))
 
 
 def test_fused_bfloat16_keeps_its_dtype() -> None:

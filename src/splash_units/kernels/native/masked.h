@@ -1,6 +1,7 @@
 // Backward where lanes can be left out of an instruction, as in AVX-512: one loop for dx and for all sums.
 //
-// The masks that tell which lanes lie beyond a hinge make its ramp, count its segment, and keep the two sides apart.
+// Masks keep the two sides apart. Off a grid they also tell which lanes lie beyond a hinge, which makes its ramp and counts
+// its segment; on a grid the cell's number is rounded up, and whole numbers that are compared make the ramps.
 #pragma once
 
 #include "backward.h"

@@ -9,7 +9,8 @@
 //
 // From here to the arithmetic: walk.h takes a tensor apart into strips, parameters.h holds what a strip
 // needs to know, strips.h, own_slopes.h (lanes that differ forward), wholes.h (few hinges forward), cells.h (many hinges)
-// and backward.h compute, and steps.h, masked.h and masked_cells.h where AVX-512 has a shorter way; simd.h is the vectors and bytes.h their larger tables.
+// and backward.h compute, and steps.h, masked.h and masked_cells.h where AVX-512 has a shorter way; simd.h is the vectors
+// and bytes.h their larger tables.
 //
 // Slope gradients are summed in float over at most `sum_length` terms a lane, then in double, over
 // pieces whose bounds depend on the tensor's shape only: the same bits for any number of threads.
@@ -60,7 +61,7 @@ auto with_finder(Finder finder, const F& f) {
 }
 
 // Not where hinges are counted at run time: masks and sums would be in memory.
-template <class T, int K, Finder finder>
+template <class T, int K>
 constexpr bool goes_masked = has_masks && K > 0 && K <= most_masked && !std::is_same_v<T, double>;
 
 template <class F>
@@ -107,7 +108,7 @@ constexpr auto backward_strip_of() {
   constexpr auto strip = [] {
     if constexpr (finder == Finder::cells && has_masks) return &backward_masked_cells<T, affine, writes, sums>;
     else if constexpr (finder == Finder::cells) return &backward_cells<T, affine, writes, sums>;
-    else if constexpr (goes_masked<T, K, finder>) return &backward_masked_strip<T, K, affine, writes, sums, finder>;
+    else if constexpr (goes_masked<T, K>) return &backward_masked_strip<T, K, affine, writes, sums, finder>;
     else return &backward_strip<T, K, affine, writes, sums, finder>;
   }();
   if constexpr (affine == Affine::each) return &in_short_strips<strip, writes, sums, T>;
@@ -180,7 +181,7 @@ void forward(const T* x, T* y, Extent e, const Unit<compute_t<T>>& unit, const N
   using C = compute_t<T>;
   if (e.size() == 0) return;
   const bool own_lanes = unit.groups > 1 && e.inner == 1;
-  const Walk<C> walk(e, unit.groups == 1, norm, true, longest_strip, longest_strip * lanes<C>::count,
+  const Walk<C> walk(e, sizeof(T), unit.groups == 1, norm, true, longest_strip, longest_strip * lanes<C>::count,
                      norm || own_lanes ? piece : worth_sharing);
   const int hinges = padded<T>(unit.hinges);
   const Parameters<C> parameters(unit, norm, true, hinges, walk);
@@ -204,7 +205,7 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
               const Norm<compute_t<T>>* norm, const Sums* sums) {
   using C = compute_t<T>;
   if (e.size() == 0) return;
-  const Walk<C> walk(e, unit.groups == 1, norm, false, sum_length, piece, piece);
+  const Walk<C> walk(e, sizeof(T), unit.groups == 1, norm, false, sum_length, piece, piece);
   const int hinges = padded<T>(unit.hinges);
   const Parameters<C> parameters(unit, norm, false, hinges, walk);
   const auto strip = backward_strip_for<T>(hinges, affine_for(walk, norm), dx, sums, parameters[0].finder);
@@ -234,10 +235,12 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
   add_up(totals, ramps, walk, unit, norm, *sums);
 }
 
-// Of more elements than a cache holds, dz would have to be fetched from memory again.
+// Of more elements than a cache holds, dz would have to be fetched from memory again; and with fewer channels than a vector
+// has lanes, finish() would take them one by one.
 template <class T>
 bool holds_dz(Extent e, const Unit<compute_t<T>>& unit) {
-  return std::is_same_v<T, float> && unit.groups == 1 && e.inner == 1 && e.size() <= most_in_cache && unit.hinges <= 4;
+  const bool is_good_matrix = e.inner == 1 && e.channels >= lanes<compute_t<T>>::count && e.size() <= most_in_cache;
+  return std::is_same_v<T, float> && unit.groups == 1 && is_good_matrix && unit.hinges <= 4;
 }
 
 const char* instruction_set() {

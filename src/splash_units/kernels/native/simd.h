@@ -115,8 +115,8 @@ template <> SPLASH_INLINE Vec<float> by_sign<float>(Vec<float> v, Vec<float> neg
 }
 #endif
 
-// above_zero and smaller (of what is >= 0) by whole numbers of the same bits: in AVX-512, units of a Zen 4 core that do not
-// multiply can do these.
+// above_zero (but for a NaN, which stays if its sign bit is not set) and smaller (of what is >= 0) by whole numbers of the
+// same bits: in AVX-512, units of a Zen 4 core that do not multiply can do these.
 template <class C> SPLASH_INLINE Vec<C> ramp_of(Vec<C> v) {
   if constexpr (register_bytes < 64) return above_zero<C>(v);
   else return (Vec<C>)greater<C>(bits<C>(v), Ints<C>{});
@@ -428,7 +428,7 @@ SPLASH_INLINE Vec<float> lookup4(Vec<float> table, Ints<float> index) {
 
 constexpr float whole_in_low_bits = 12582912;  // 3 * 2^22: its last place counts ones
 
-// An instruction of AVX-512 says for itself how it rounds. Of the product, not too far from zero.
+// An instruction of AVX-512 says for itself how it rounds: floor and ceiling of the product, not too far from zero.
 constexpr bool rounds_down = register_bytes == 64;
 #if defined(SPLASH_AVX512)
 template <int rounding> SPLASH_INLINE Ints<float> product_in_low_bits(Vec<float> a, Vec<float> b) {
@@ -437,7 +437,7 @@ template <int rounding> SPLASH_INLINE Ints<float> product_in_low_bits(Vec<float>
 SPLASH_INLINE Ints<float> floor_in_low_bits(Vec<float> a, Vec<float> b) { return product_in_low_bits<_MM_FROUND_TO_NEG_INF>(a, b); }
 SPLASH_INLINE Ints<float> ceiling_in_low_bits(Vec<float> a, Vec<float> b) { return product_in_low_bits<_MM_FROUND_TO_POS_INF>(a, b); }
 #elif defined(SPLASH_AVX2)
-// Of the rounded product.
+// Nobody takes these, but what is written for AVX-512 must compile; of the rounded product.
 SPLASH_INLINE Ints<float> floor_in_low_bits(Vec<float> a, Vec<float> b) { return bits<float>(floor_of(a * b) + whole_in_low_bits); }
 SPLASH_INLINE Ints<float> ceiling_in_low_bits(Vec<float> a, Vec<float> b) { return bits<float>(whole_in_low_bits - floor_of(-(a * b))); }
 #else

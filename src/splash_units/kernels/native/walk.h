@@ -26,10 +26,13 @@ constexpr int64_t longest_strip = 1024;
 constexpr int64_t worth_sharing = 32768;
 
 constexpr int64_t fewest_for_lines = 17;  // with fewer channels, columns meet memory in its order too, at less cost
-constexpr int64_t most_in_cache = 65536;  // elements whose inputs and gradients the second cache holds
 constexpr int64_t most_for_lines = 512;   // whose own slopes the first cache holds
 
+constexpr int64_t most_in_cache = 65536;     // elements in float32, whose gradients the second cache holds too
+constexpr int64_t fewest_rows_in_cache = 32;  // or columns would be too short for strips of their own
+
 constexpr int64_t most_parts = 16;  // of rows, each with sums of its own for every channel
+int64_t parts_of(Extent e) { return std::clamp<int64_t>(e.size() / piece, 1, most_parts); }
 
 // A worker's share of the tasks. Whoever is done with its own helps the others: cores are not alike, nor are they left
 // alone, and all would wait for the slowest.
@@ -93,14 +96,18 @@ struct Columns {
     rows = e.outer / fold;
     rest = e.outer % fold * channels;
     vectors = width / W;
-    // Small layers are divided by rows alone, as lines are: what one core has just met, another would have to fetch from it.
-    const bool in_cache = register_bytes == cache_line && e.size() <= most_in_cache;
-    block = in_cache ? vectors : std::min<int64_t>(vectors, block_width / W);
+    // Small layers are divided by rows, as lines are: what one core has just met, another would have to fetch from it.
+    const int64_t parts = parts_of(e);
+    const bool by_rows = are_in_cache(e) && rows >= sum_length * parts;
+    block = by_rows ? vectors : std::min<int64_t>(vectors, block_width / W);
     blocks = (vectors + block - 1) / block;
-    rows_a_task = std::max(sum_length, (in_cache ? 1 : 2) * piece / (block * W));
+    rows_a_task = by_rows ? (rows + parts - 1) / parts : std::max(sum_length, 2 * piece / (block * W));
     row_tasks = (rows + rows_a_task - 1) / rows_a_task + (rest > 0);
   }
   int64_t tasks() const { return row_tasks * blocks; }
+
+  // Whether the order of memory matters less than sums that stay in registers: in a cache, if a vector takes whole lines of it.
+  static bool are_in_cache(Extent e) { return register_bytes == cache_line && e.size() <= most_in_cache; }
 
   // Calls tile(first element, first vector of columns, vectors, rows, filled lanes) for all of one task, with
   // at most so many rows and vectors.
@@ -137,7 +144,7 @@ struct Rows {
   int64_t outer_parts, channel_parts;
 
   explicit Rows(Extent extent) : e(extent) {
-    const int64_t parts = std::clamp<int64_t>(e.size() / piece, 1, most_parts);
+    const int64_t parts = parts_of(e);
     outer_parts = std::min(parts, e.outer);
     channel_parts = outer_parts ? std::min(parts / outer_parts, e.channels) : 0;
   }
@@ -167,7 +174,7 @@ struct Lines {
     width = e.channels;
     while (width % W || width < shortest) width *= 2;
     rows = e.size() / width;
-    parts = std::clamp<int64_t>(e.size() / piece, 1, most_parts);
+    parts = parts_of(e);
   }
   int64_t vectors() const { return width / W; }
 
@@ -200,9 +207,10 @@ struct Walk {
   int64_t longest, piece, least_to_share, tasks, vectors, stride, step, lines_at_a_time;
   bool sums;
 
-  Walk(Extent extent, bool one_group, bool normed, bool forward, int64_t longest_strip, int64_t piece, int64_t least_to_share)
+  // `size` is that of an element in memory.
+  Walk(Extent extent, size_t size, bool one_group, bool normed, bool forward, int64_t longest_strip, int64_t piece, int64_t least_to_share)
       : e(extent), by_row(extent), matrix(extent), by_line(extent), longest(longest_strip), piece(piece), least_to_share(least_to_share), sums(!forward) {
-    way = one_group && !normed ? flat : e.inner > 1 ? rows : goes_by_line(e, one_group, forward) ? lines : columns;
+    way = one_group && !normed ? flat : e.inner > 1 ? rows : goes_by_line(size, one_group, forward) ? lines : columns;
     tasks = way == flat    ? (e.size() + piece - 1) / piece
             : way == rows  ? by_row.tasks()
             : way == lines ? by_line.parts
@@ -211,13 +219,11 @@ struct Walk {
     step = way == columns || way == lines, stride = step ? lanes<C>::count : 1;
     lines_at_a_time = one_group ? 1 : std::max<int64_t>(longest / vectors, 1);
   }
-  // Whether a matrix is walked by lines, if it is not flat. Sums that stay in registers outweigh the order of memory where
-  // that is a cache and a vector takes a whole line of it.
-  static bool goes_by_line(Extent e, bool one_group, bool forward) {
-    if (e.inner > 1) return false;
+  // Whether a matrix is walked by lines.
+  bool goes_by_line(size_t size, bool one_group, bool forward) const {
     if (!one_group) return forward && e.channels <= most_for_lines;
-    const bool are_columns_better = !forward && register_bytes == cache_line && e.size() <= most_in_cache;
-    return e.channels >= fewest_for_lines && !are_columns_better;
+    const bool has_good_columns = size == sizeof(C) && Columns<C>::are_in_cache(e) && matrix.rows >= fewest_rows_in_cache;
+    return e.channels >= fewest_for_lines && (forward || !has_good_columns);
   }
   // Tasks that share sums with none, but for the channels they have in common: `together` of them.
   int64_t together() const { return way == rows ? by_row.channel_parts : way == columns ? matrix.blocks : 1; }
