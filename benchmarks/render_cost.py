@@ -1,4 +1,4 @@
-"""Write the tables of docs/cost.md and docs/cost_avx2.md and their picture anew from the results.
+"""Write the tables of docs/cost*.md and their picture anew from the results.
 
 python benchmarks/render_cost.py
 """
@@ -21,7 +21,11 @@ from splash_units.lab.benchmarks.published import RELU_SECONDS, SPLASH_SECONDS
 
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = {"cost.md": "cpu-avx512.json", "cost_avx2.md": "cpu-avx2.json"}
+PAGES = {
+    "cost.md": "cpu-zen4.json",
+    "cost_xeon.md": "cpu-avx512.json",
+    "cost_avx2.md": "cpu-avx2.json",
+}
 PICTURED = "cost.md"
 PICTURE = "pictures/cost_against_hinges"
 
