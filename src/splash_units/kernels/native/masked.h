@@ -13,8 +13,8 @@
 namespace splash_units {
 namespace {
 
-// Which lanes lie right of zero and which left. Zero itself is on neither side, but where its slope is told otherwise
-// from others: there any side will do.
+// Which lanes lie right of zero and which left. Zero is on neither side, but for a grid, where it has a cell of its own: there
+// any side will do.
 struct Sides {
   Mask right, left;
 };
