@@ -99,8 +99,6 @@ SPLASH_ONE_COPY void backward_masked_strip(const T* x, const T* grad, T* dx, int
   };
   by_two(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
     constexpr bool in_twos = goes_in_twos<T, affine, finder>;
-    fetch_two_ahead(x + i * stride, (writes ? dx : x) + i * stride, stride);
-    fetch_two_ahead(grad + i * stride, stride);
     Vec<float> v[count], g[count];
     load_vectors<T, in_twos, count>(x + i * stride, stride, v), load_vectors<T, in_twos, count>(grad + i * stride, stride, g);
     SPLASH_UNROLLED

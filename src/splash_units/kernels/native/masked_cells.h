@@ -75,8 +75,6 @@ SPLASH_ONE_COPY void backward_masked_cells(const T* x, const T* grad, T* dx, int
     const int64_t some = std::min(n - begin, Additions::at_a_time);
     by_two(some, [&]<int count>(int64_t k) SPLASH_INLINE_LAMBDA {
       const int64_t i = begin + k;
-      fetch_two_ahead(x + i * stride, (writes ? dx : x) + i * stride, stride);
-      fetch_two_ahead(grad + i * stride, stride);
       Vec<float> v[count], g[count];
       load_vectors<T, in_twos, count>(x + i * stride, stride, v), load_vectors<T, in_twos, count>(grad + i * stride, stride, g);
       SPLASH_UNROLLED

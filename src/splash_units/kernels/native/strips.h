@@ -179,13 +179,10 @@ struct Found<Finder::compare, K> {
 // a quarter and saves others next to nothing.
 constexpr bool fetches_ahead = register_bytes < cache_line;
 template <class T>
-SPLASH_INLINE void fetch_ahead(const T* in) {
-  if constexpr (fetches_ahead) __builtin_prefetch(reinterpret_cast<const char*>(in) + 2048);
-}
-template <class T>
 SPLASH_INLINE void fetch_ahead(const T* in, const T* out) {
-  fetch_ahead(in);
-  if constexpr (fetches_ahead) __builtin_prefetch(reinterpret_cast<const char*>(out) + 2048, 1);
+  if constexpr (!fetches_ahead) return;
+  __builtin_prefetch(reinterpret_cast<const char*>(in) + 2048);
+  __builtin_prefetch(reinterpret_cast<const char*>(out) + 2048, 1);
 }
 
 // Calls some<2>(i) for each two of n vectors, and some<1>(i) for one that is left.
@@ -201,11 +198,6 @@ template <class T>
 SPLASH_INLINE bool are_in_one_line(int64_t stride) {
   constexpr int W = lanes<compute_t<T>>::count;
   return 2 * W * sizeof(T) <= cache_line && stride == W;
-}
-template <class T>
-SPLASH_INLINE void fetch_two_ahead(const T* in, int64_t stride) {
-  fetch_ahead(in);
-  if (!are_in_one_line<T>(stride)) fetch_ahead(in + stride);
 }
 template <class T>
 SPLASH_INLINE void fetch_two_ahead(const T* in, const T* out, int64_t stride) {
