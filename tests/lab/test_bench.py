@@ -1,10 +1,12 @@
 """What is measured: that contenders compute what they claim, and results are kept and shown."""
 
 import ctypes
+import gc
 import json
 import os
 import subprocess
 import sys
+import weakref
 
 import pytest
 import torch
@@ -215,6 +217,30 @@ def test_published_ratios():
     assert published_ratio("lenet5", 7) == pytest.approx(1.71, abs=0.005)
     assert published_ratio("lenet5", 31) is None
     assert published_ratio("nin", 7) is None
+
+
+@pytest.mark.parametrize("section", ["units", "batchnorm", "hinges", "sizes"])
+def test_contenders_of_a_case_read_the_same_memory_and_leave_none(section, monkeypatch):
+    drawn = []
+    really_draw = contenders.draw_inputs
+
+    def draw(*args, **options):
+        inputs = really_draw(SHAPE, requires_grad=options["requires_grad"])
+        drawn.append(weakref.ref(inputs))
+        return inputs
+
+    monkeypatch.setattr(benchmark_cases.units, "draw_inputs", draw)
+    first, second = [c for c in benchmark_cases.cases([section]) if len(c.contenders) > 1][:2]
+    works = [prepare() for prepare in first.contenders.values()]
+    assert len(works) == len(first.contenders)
+    assert len(drawn) == 1
+    kept = next(iter(second.contenders.values()))()
+    assert len(drawn) == 2
+    del works
+    gc.collect()
+    assert drawn[0]() is None
+    assert drawn[1]() is not None
+    kept()
 
 
 def test_forward_cases_record_no_gradients():

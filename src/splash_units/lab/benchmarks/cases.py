@@ -1,5 +1,6 @@
 """What is measured: sections of cases, each some contenders, a yardstick, and targets to meet."""
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -86,6 +87,25 @@ def cases(sections: Sequence[str], device: str = "cpu", peers: bool = False) -> 
     return [case for name in SECTIONS if name in sections for case in made[name]()]
 
 
+class _InCommon:
+    """Inputs that all contenders of a case share, for as long as one of them has them.
+
+    With memory of their own, contenders would differ by where in it they happen to be: the same
+    ReLU can take nearly twice as long, depending on how its numbers meet in a shared cache.
+    """
+
+    def __init__(self, draw: Callable[[], Inputs]) -> None:
+        self._draw = draw
+        self._drawn: Callable[[], Inputs | None] = lambda: None
+
+    def __call__(self) -> Inputs:
+        inputs = self._drawn()
+        if inputs is None:
+            inputs = self._draw()
+            self._drawn = weakref.ref(inputs)
+        return inputs
+
+
 @dataclass(frozen=True)
 class _Passes:
     """A tensor and what is done with it: forward alone without gradients, or both passes."""
@@ -116,12 +136,12 @@ class _Passes:
             requires_grad=self.backward,
         )
 
-    def prepare(self, make: Make) -> Prepare:
-        work = units.forward_backward if self.backward else units.forward
-        return lambda: work(make, self.inputs())
-
     def case(self, section: str, yardstick: str, makes: Mapping[str, Make]) -> Case:
-        contenders = {name: self.prepare(make) for name, make in makes.items()}
+        work = units.forward_backward if self.backward else units.forward
+        inputs = _InCommon(self.inputs)
+        contenders = {
+            name: partial(lambda make: work(make, inputs()), make) for name, make in makes.items()
+        }
         return Case(section, self.name, yardstick, contenders, records_gradients=self.backward)
 
 

@@ -68,16 +68,27 @@ def draw_inputs(
 
 
 def forward(make: Make, inputs: Inputs) -> Work:
-    """One forward pass; whether torch records it is the caller's to say."""
+    """One forward pass; whether torch records it is the caller's to say.
+
+    It keeps its inputs, for those who share them.
+    """
     activation, x = make(inputs), inputs.x
-    return lambda: activation.function(x)
+
+    def work(_kept: Inputs = inputs) -> Tensor:
+        return activation.function(x)
+
+    return work
 
 
 def forward_backward(make: Make, inputs: Inputs) -> Work:
     """One forward pass and the gradients of x and all parameters, fresh each time."""
     activation, x, upstream = make(inputs), inputs.x, inputs.upstream
     wanted = (x, *activation.parameters)
-    return lambda: torch.autograd.grad(activation.function(x), wanted, upstream)
+
+    def work(_kept: Inputs = inputs) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(activation.function(x), wanted, upstream)
+
+    return work
 
 
 def function(of: Callable[[Tensor], Tensor]) -> Make:
