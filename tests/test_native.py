@@ -260,6 +260,28 @@ def test_slopes_so_steep_that_intercepts_would_overflow(where: str) -> None:
     torch.testing.assert_close(y, reference.splash(x, a, -a, hinges))
 
 
+@pytest.mark.parametrize("where", ["among fifteen steps", "tenths", "many"])
+@pytest.mark.parametrize("size", [1, 15, 33, 1024, 1040, 40_000])
+@pytest.mark.parametrize("spread", [0.01, 1.0, 30.0])
+def test_numbers_of_which_none_some_or_nearly_all_lie_far_out(
+    spread: float, size: int, where: str
+) -> None:
+    hinges = torch.tensor(HINGES[where])
+    x = spread * torch.randn(size, generator=torch.Generator().manual_seed(2))
+    compare(x, *slopes(len(hinges)), hinges)
+
+
+@pytest.mark.parametrize("where", ["default", "six on a grid", "many"])
+def test_hinges_that_no_input_reaches_learn_nothing(where: str) -> None:
+    hinges, (a_pos, a_neg) = torch.tensor(HINGES[where]), slopes(len(HINGES[where]))
+    x = torch.rand(5000, generator=torch.Generator().manual_seed(3)) * 3 - 1.5
+    y = OPERATORS.splash(x, a_pos, a_neg, hinges, 0, 1.0)
+    unreached = hinges >= 1.5
+    for gradient in torch.autograd.grad(y, (a_pos, a_neg), x.cos()):
+        assert (gradient[unreached] == 0).all()
+        assert (gradient[~unreached] != 0).all()
+
+
 def test_one_value_everywhere_is_summed_up_exactly() -> None:
     hinges, a = torch.tensor(HINGES["many"]), torch.ones(16)
     for value in (0.1, 1.3, -2.4, 7.7):

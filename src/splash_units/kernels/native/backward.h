@@ -20,7 +20,14 @@ template <class C>
 struct Totals {
   Wide<C>*pos, *neg, *dz, *dz_x;
   Vec<C>* recent;
-  double* cells;  // of all lanes together: see cells.h
+  // Of all lanes together: of each hinge, those on the right first, instead of the pairs (masked.h); or of cells (cells.h).
+  double* together;
+};
+
+// What totals there are beside dz and dz (x - mean), in a set.
+struct InASet {
+  int hinges = 0;         // lane by lane
+  int64_t together = 0;
 };
 
 // Totals of all tasks and vectors: `ramps` sets of the hinges' sums, `channels` of the others. There are fewer of
@@ -28,12 +35,12 @@ struct Totals {
 template <class C>
 class TotalsOf {
  public:
-  TotalsOf(int hinges, int64_t ramps, int64_t channels, bool by_line, bool by_cell)
-      : hinges_(hinges), ramps_(ramps), sums_(2 * hinges * ramps + 2 * channels), recent_(by_line ? 2 * channels : 0),
-        cells_(by_cell ? 4 * cells_a_side * ramps : 0) {}
+  TotalsOf(const InASet& set, int64_t ramps, int64_t channels, bool by_line)
+      : set_(set), ramps_(2 * set.hinges * ramps), channels_(2 * channels), recent_(by_line ? 2 * channels : 0),
+        together_(set.together * ramps) {}
   Totals<C> at(int64_t ramp, int64_t channel) {
-    Wide<C> *pos = sums_.data() + 2 * hinges_ * ramp, *dz = sums_.data() + 2 * hinges_ * ramps_ + 2 * channel;
-    return {pos, pos + hinges_, dz, dz + 1, recent_.data() + 2 * channel, cells_.data() + 4 * cells_a_side * ramp};
+    Wide<C> *pos = set_.hinges ? ramps_.data() + 2 * set_.hinges * ramp : nullptr, *dz = channels_.data() + 2 * channel;
+    return {pos, pos + set_.hinges, dz, dz + 1, recent_.data() + 2 * channel, together_.data() + set_.together * ramp};
   }
   void add_recent(int64_t channel) {
     const Totals<C> t = at(0, channel);
@@ -42,11 +49,10 @@ class TotalsOf {
   }
 
  private:
-  int hinges_;
-  int64_t ramps_;
-  std::vector<Wide<C>> sums_;
+  InASet set_;
+  std::vector<Wide<C>> ramps_, channels_;
   std::vector<Vec<C>> recent_;
-  std::vector<double> cells_;
+  std::vector<double> together_;
 };
 
 // At x = 0 no slope counts, which comparing knows and a grid has a cell for; the others must be told.
@@ -259,8 +265,8 @@ SPLASH_ONE_COPY void backward_one_by_one(const T* x, const T* grad, T* dx, int64
       if constexpr (sums) {
         for (int s = 0; s < p.hinges; ++s) {
           const double d = g * one.ramp(z, s);
-          if (z > 0 || std::isnan(z)) totals.pos[s][lane] += d;
-          if (z < 0 || std::isnan(z)) totals.neg[s][lane] += d;
+          if (z > 0 || std::isnan(z)) (totals.pos ? totals.pos[s][lane] : totals.together[s]) += d;
+          if (z < 0 || std::isnan(z)) (totals.pos ? totals.neg[s][lane] : totals.together[p.hinges + s]) += d;
         }
         const C dz_x = dz * (in - norm.mean[lane]);
         if constexpr (affine == Affine::one) (*totals.dz)[lane] += dz, (*totals.dz_x)[lane] += dz_x;

@@ -63,6 +63,8 @@ SPLASH_BYTEWISE(low_halves, unpacklo_epi16, int16_t, int16_t, (i % 2 ? b : a)[i 
 SPLASH_BYTEWISE(high_halves, unpackhi_epi16, int16_t, int16_t, (i % 2 ? b : a)[i / 2 + 4])
 SPLASH_BYTEWISE(low_words, unpacklo_epi32, int32_t, int32_t, (i % 2 ? b : a)[i / 2])
 SPLASH_BYTEWISE(high_words, unpackhi_epi32, int32_t, int32_t, (i % 2 ? b : a)[i / 2 + 2])
+SPLASH_BYTEWISE(low_twos, unpacklo_epi64, int64_t, int64_t, (i % 2 ? b : a)[0])
+SPLASH_BYTEWISE(high_twos, unpackhi_epi64, int64_t, int64_t, (i % 2 ? b : a)[1])
 #undef SPLASH_BYTEWISE
 
 SPLASH_INLINE Ints<float> negative_bytes(Ints<float> b) {  // all ones where a byte is
@@ -98,6 +100,19 @@ template <int k> SPLASH_INLINE __m128 piece_of(Vec<float> v) {
   std::memcpy(&piece, reinterpret_cast<const char*>(&v) + k * sizeof piece, sizeof piece);
   return piece;
 #endif
+}
+
+// Adds the sum of all lanes of each of four vectors to one of four totals. Lanes are summed up half with half, in float,
+// which costs no digits that sums of more terms a lane have left.
+SPLASH_INLINE void add_lanes_of_four(const Vec<float>* v, double* totals) {
+  const auto halved = [](auto low, auto high, Vec<float> a, Vec<float> b) SPLASH_INLINE_LAMBDA {
+    return (Vec<float>)low(bits<float>(a), bits<float>(b)) + (Vec<float>)high(bits<float>(a), bits<float>(b));
+  };
+  const Vec<float> first = halved(low_words, high_words, v[0], v[1]), second = halved(low_words, high_words, v[2], v[3]);
+  const Vec<float> in_pieces = halved(low_twos, high_twos, first, second);  // each piece has a share in all four
+  __m128 sum = piece_of<0>(in_pieces);
+  unrolled<register_bytes / 16 - 1>([&](auto k) SPLASH_INLINE_LAMBDA { sum = _mm_add_ps(sum, piece_of<k + 1>(in_pieces)); });
+  _mm256_storeu_pd(totals, _mm256_add_pd(_mm256_loadu_pd(totals), _mm256_cvtps_pd(sum)));
 }
 #endif
 

@@ -262,7 +262,7 @@ SPLASH_ONE_COPY void backward_cells(const T* x, const T* grad, T* dx, int64_t n,
     strip.sums.clear();
     by_four(n, sum_up);
     if constexpr (passes_first) by_four(n, pass_on);
-    all_finite = strip.sums.add_to(totals.cells);
+    all_finite = strip.sums.add_to(totals.together);
   } else {
     Watch<float> watch;
     by_four(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
@@ -284,7 +284,7 @@ void add_ramps(const Unit<float>& unit, const Steps& steps, const Totals<float>&
   for (bool left : {false, true}) {
     double g = 0, ramp = 0;  // sums of g and g (u - b) over the cells from here on, b being where this one begins
     for (int cell = cells_a_side - 1, s = unit.hinges - 1; cell >= 0; --cell) {
-      const double* sums = to.cells + 2 * (cells_a_side + (left ? -1 - cell : cell));
+      const double* sums = to.together + 2 * (cells_a_side + (left ? -1 - cell : cell));
       ramp += sums[1] + steps.high * g, g += sums[0];
       for (; s >= 0 && steps.number[s] == cell; --s)
         (left ? to.neg : to.pos)[s][0] += ramp + (double(cell) * steps.high - unit.at[s]) * g;

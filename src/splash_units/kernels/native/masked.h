@@ -13,15 +13,29 @@
 namespace splash_units {
 namespace {
 
-// Which lanes lie right of zero and which left. Zero is on neither side, but for a grid, where it has a cell of its own: there
-// any side will do.
+// On which side of zero lanes lie. Zero is on neither, but for a grid, where it has a cell of its own: there any side will do.
 struct Sides {
   Mask right, left;
 };
-template <Finder finder> SPLASH_INLINE Sides sides_of(Vec<float> z) {
-  if constexpr (finder != Finder::grid) return {right_of_zero(z), left_of_zero(z)};
-  const Mask left = negative(z);
-  return {others(left), left};
+// The same as words of all ones or zeros, which any unit of a core can work with; those that multiply are busy.
+struct SignWords {
+  Ints<float> left;
+};
+SPLASH_INLINE SignWords sign_words(Vec<float> z) { return {bits<float>(z) >> 31}; }
+template <Finder finder> SPLASH_INLINE auto sides_of(Vec<float> z) {
+  if constexpr (finder == Finder::grid) return sign_words(z);
+  else return Sides{right_of_zero(z), left_of_zero(z)};
+}
+
+// Gradients as they are on the side where their input lies; on the other, zero.
+struct Parted {
+  Vec<float> right, left;
+};
+SPLASH_INLINE Parted parted(Vec<float> g, const SignWords& sides) {
+  return {(Vec<float>)(bits<float>(g) & ~sides.left), (Vec<float>)(bits<float>(g) & sides.left)};
+}
+SPLASH_INLINE Parted parted(Vec<float> g, const Sides& sides) {
+  return {chosen(sides.right, g, Vec<float>{}), chosen(sides.left, g, Vec<float>{})};
 }
 
 // A strip's slopes: of cells or segments that are looked up, or added up where each lane has its own.
@@ -30,12 +44,13 @@ struct MaskedSlopes;
 template <int K>
 struct MaskedSlopes<Finder::grid, K> {
   const Vec<float> right, left, cells_per_unit, farthest;
+  const Ints<float> second_register = Ints<float>{} + lanes<float>::count;
   explicit SPLASH_INLINE MaskedSlopes(const Lanes<float>& p)
       : right(p.table->slope), left(p.table->slope_neg), cells_per_unit(all<float>(p.table->cells_per_unit)),
         farthest(all<float>(p.table->last / p.table->cells_per_unit)) {}
-  SPLASH_INLINE Vec<float> operator()(Vec<float> u, const Sides& sides, const Mask*) const {
+  SPLASH_INLINE Vec<float> operator()(Vec<float> u, const SignWords& sides, const Mask*) const {
     const Ints<float> cell = ceiling_in_low_bits(at_most(farthest, u), cells_per_unit);  // exact: so many are a power of two
-    return chosen(sides.left, lookup(left, cell), lookup(right, cell));
+    return lookup(right, left, cell | (sides.left & second_register));
   }
 };
 template <int K>
@@ -64,6 +79,39 @@ struct MaskedSlopes<Finder::compare, K> {
   }
 };
 
+// Sums of g max(0, u - b) over the lanes of either side, for K hinges that follow each other.
+template <int K>
+struct MaskedSums {
+  Vec<float> right[K], left[K];
+
+  SPLASH_INLINE MaskedSums() {
+    unrolled<K>([&](auto s) SPLASH_INLINE_LAMBDA { right[s] = left[s] = Vec<float>{}; });
+  }
+  SPLASH_INLINE void add(auto s, const Parted& g, Vec<float> ramp) { right[s] += g.right * ramp, left[s] += g.left * ramp; }
+  // Whether all inputs and gradients are, if the first hinge is at zero: what is infinite or NaN makes its sums so.
+  SPLASH_INLINE bool are_finite() const {
+    Watch<float> watch;
+    watch.see_largest(magnitude<float>(right[0])), watch.see_largest(magnitude<float>(left[0]));
+    return !watch.saw_infinity_or_nan();
+  }
+  SPLASH_INLINE void add_lanewise(const Totals<float>& totals) const {
+    unrolled<K>([&](auto s) SPLASH_INLINE_LAMBDA {
+      totals.pos[s] += __builtin_convertvector(right[s], Wide<float>), totals.neg[s] += __builtin_convertvector(left[s], Wide<float>);
+    });
+  }
+  // Those of the right, then those of the left; if four hinges do not divide them, they must follow each other.
+  SPLASH_INLINE void add_together([[maybe_unused]] double* pos, [[maybe_unused]] double* neg) const {
+#if defined(__AVX2__)
+    unrolled<K / 2>([&](auto four) SPLASH_INLINE_LAMBDA {
+      constexpr int first = 4 * four;
+      Vec<float> v[4];
+      unrolled<4>([&](auto k) SPLASH_INLINE_LAMBDA { v[k] = first + k < K ? right[(first + k) % K] : left[(first + k) % K]; });
+      add_lanes_of_four(v, first < K ? pos + first : neg + (first - K));
+    });
+#endif
+  }
+};
+
 // At most `sum_length` vectors.
 template <class T, int K, Affine affine, bool writes, bool sums, Finder finder>
 SPLASH_ONE_COPY void backward_masked_strip(const T* x, const T* grad, T* dx, int64_t n, int64_t stride, int filled,
@@ -73,25 +121,23 @@ SPLASH_ONE_COPY void backward_masked_strip(const T* x, const T* grad, T* dx, int
   Passing<float, affine, sums> passing{norms, totals};
   const SavedRecent<float, affine, sums> before(totals, n);
   Watch<float> watch;
-  Vec<float> at[K - 1], right[K], left[K];  // the first hinge is at zero
+  MaskedSums<K> ramps;
+  Vec<float> at[K - 1];  // the first hinge is at zero
   unrolled<K - 1>([&](auto s) SPLASH_INLINE_LAMBDA { at[s] = all<float>(p.at[s + 1]); });
-  unrolled<K>([&](auto s) SPLASH_INLINE_LAMBDA { right[s] = left[s] = Vec<float>{}; });
   const auto pass = [&](Vec<float> in, Vec<float> g, int64_t i) SPLASH_INLINE_LAMBDA {
     const Vec<float> z = normalised<affine>(in, norms[i]), u = magnitude<float>(z);
-    const Sides sides = sides_of<finder>(z);
-    const auto add = [&](auto s, Vec<float> ramp) SPLASH_INLINE_LAMBDA {
-      right[s] = plus_product_where(sides.right, right[s], g, ramp), left[s] = plus_product_where(sides.left, left[s], g, ramp);
-    };
+    const auto sides = sides_of<finder>(z);
+    const Parted parts = parted(g, sides);
     Mask beyond[K - 1];
-    if constexpr (sums) add(std::integral_constant<int, 0>{}, u);
+    if constexpr (sums) ramps.add(std::integral_constant<int, 0>{}, parts, u);
     else watch.see_largest(u);
     unrolled<K - 1>([&](auto s) SPLASH_INLINE_LAMBDA {
       constexpr std::integral_constant<int, s + 1> next;
       if constexpr (finder == Finder::grid) {
-        if constexpr (sums) add(next, ramp_of<float>(u - at[s]));
+        if constexpr (sums) ramps.add(next, parts, ramp_of<float>(u - at[s]));
       } else {
         beyond[s] = above(u, at[s]);
-        if constexpr (sums) add(next, difference_where(beyond[s], u, at[s]));
+        if constexpr (sums) ramps.add(next, parts, difference_where(beyond[s], u, at[s]));
       }
     });
     // + 0: a flat segment passes on 0.0, never -0.0, as torch.relu has it
@@ -105,16 +151,13 @@ SPLASH_ONE_COPY void backward_masked_strip(const T* x, const T* grad, T* dx, int
     for (int q = 0; q < count; ++q) v[q] = pass(v[q], g[q], i + q);
     if constexpr (writes) store_vectors<T, in_twos, count>(dx + i * stride, stride, v);
   });
-  // What is infinite or NaN makes the first sums so.
-  if constexpr (sums) watch.see_largest(magnitude<float>(right[0])), watch.see_largest(magnitude<float>(left[0]));
-  if (watch.saw_infinity_or_nan()) [[unlikely]] {
+  const bool all_finite = sums ? ramps.are_finite() : !watch.saw_infinity_or_nan();
+  if (!all_finite) [[unlikely]] {
     before.restore(totals, n);
     return backward_one_by_one<T, affine, writes, sums>(x, grad, dx, n, stride, filled, p, totals);
   }
-  if constexpr (sums)
-    unrolled<K>([&](auto s) SPLASH_INLINE_LAMBDA {
-      totals.pos[s] += __builtin_convertvector(right[s], Wide<float>), totals.neg[s] += __builtin_convertvector(left[s], Wide<float>);
-    });
+  if constexpr (sums && finder == Finder::compare) ramps.add_lanewise(totals);
+  if constexpr (sums && finder != Finder::compare) ramps.add_together(totals.together, totals.together + K);
   passing.add_up();
 }
 

@@ -1,11 +1,15 @@
-// Backward by cells where lanes can be left out of an instruction, as in AVX-512: one loop for dx and for all sums.
+// Backward with seven to sixteen hinges that are multiples of a step, where lanes can be left out of an instruction or
+// moved together, as in AVX-512.
+//
+// What the slopes of the first eight hinges learn is summed up over all numbers, in registers. Those that lie beyond the
+// ninth are set aside meanwhile, without gaps, and are all that the other hinges' sums are taken over. Finding dx is a loop
+// of its own: a cell's number looks up the slope, as forward, and where a number is compared with the hinge at which its
+// cell begins, the slope before that hinge.
 #pragma once
-
-#include <algorithm>
 
 #include "backward.h"
 #include "bytes.h"
-#include "cells.h"
+#include "masked.h"
 #include "native.h"
 #include "parameters.h"
 #include "simd.h"
@@ -14,37 +18,106 @@
 namespace splash_units {
 namespace {
 
-// A vector's cells, in the low bits of their numbers, and how far it lies beyond where they begin: see CellFinder.
-struct MaskedCellFinder {
-  const float cells_per_unit, step_high, step_low, farthest;
-  explicit SPLASH_INLINE MaskedCellFinder(const Table* t)
-      : cells_per_unit(t->cells_per_unit), step_high(t->step_high), step_low(t->step_low), farthest(step_high * (cells_a_side - 1)) {}
+constexpr int hinges_in_first_round = 8;  // whose sums fill half of the registers
 
-  SPLASH_INLINE Ints<float> operator()(Vec<float> z, Vec<float>& beyond) const {
-    const Vec<float> u = magnitude<float>(z);
-    const Vec<float> whole = at_most(all<float>(farthest), u) * cells_per_unit + whole_in_low_bits;
-    const Vec<float> t = whole - whole_in_low_bits, limit = t * step_low - Steps::nothing;
-    beyond = u - t * step_high;
-    const Mask is_before = not_above(beyond, limit);  // up to this multiple of the step, it is the cell before
-    beyond = chosen(is_before, beyond + step_high, beyond);
-    const Ints<float> cell = chosen(is_before, bits<float>(whole) - 1, bits<float>(whole));
-    return cell ^ (bits<float>(z) >> 31);
+// Room for some of a strip's numbers, with their gradients. How many there are is the user's to know: in memory, it would
+// be stored and loaded once for each vector.
+struct SetAside {
+  static constexpr int W = lanes<float>::count;
+  alignas(register_bytes) float z[(sum_length + 1) * W], g[(sum_length + 1) * W];
+
+  // Adds some to `count` of them; how many these are then.
+  SPLASH_INLINE int64_t put(int64_t count, Mask which, Vec<float> of_z, Vec<float> of_g) {
+    stored<float>::store(z + count, together(which, of_z)), stored<float>::store(g + count, together(which, of_g));
+    return count + number_of(which);
+  }
+  // As vectors, the last of them filled up with zeros, from which nothing is learned.
+  SPLASH_INLINE int64_t vectors(int64_t count) {
+    stored<float>::store(z + count, Vec<float>{}), stored<float>::store(g + count, Vec<float>{});
+    return (count + W - 1) / W;
   }
 };
 
-// What a strip's vectors add to which cells, some at a time: added at once, sums would be loaded that are just being
-// stored; kept for all vectors, they would drive x and the gradient out of the first cache.
-struct Additions {
-  static constexpr int64_t at_a_time = 16;
-  Ints<float> cells[at_a_time];
-  Vec<float> pairs[at_a_time][2];
+// Sums for K hinges from `at` on.
+template <int K>
+struct Round {
+  MaskedSums<K> sums;
+  Vec<float> at[K];
 
-  SPLASH_INLINE void put(int64_t i, Ints<float> cell, Vec<float> g, Vec<float> g_beyond) {
-    cells[i] = cell;
-    interleave(g, g_beyond, pairs[i]);
+  explicit SPLASH_INLINE Round(const float* hinges) {
+    unrolled<K>([&](auto s) SPLASH_INLINE_LAMBDA { at[s] = all<float>(hinges[s]); });
   }
-  SPLASH_INLINE void add_to(CellSums& sums, int64_t n) const {
-    for (int64_t i = 0; i < n; ++i) sums.add(reinterpret_cast<const int32_t*>(cells + i), reinterpret_cast<const float*>(pairs[i]));
+  template <bool first_is_zero>
+  SPLASH_INLINE void add(Vec<float> z, Vec<float> u, Vec<float> g) {
+    const Parted parts = parted(g, sign_words(z));
+    unrolled<K>([&](auto s) SPLASH_INLINE_LAMBDA {
+      sums.add(s, parts, first_is_zero && s == 0 ? u : ramp_of<float>(u - at[s]));
+    });
+  }
+};
+
+constexpr int64_t not_finite = -1;
+
+// At most `sum_length` vectors. How many numbers were set aside; or not_finite, and nothing was done.
+template <class T, Affine affine, bool sets_aside>
+SPLASH_ONE_COPY int64_t first_round(const T* x, const T* grad, int64_t n, int64_t stride, const Lanes<float>& p,
+                                 const Totals<float>& totals, SetAside& beyond) {
+  constexpr bool in_twos = goes_in_twos<T, affine, Finder::cells>;
+  const Norms<float, affine> norms(p);
+  const Vec<float> limit = all<float>(sets_aside ? p.at[hinges_in_first_round] : 0);
+  Round<hinges_in_first_round> round(p.at);
+  int64_t number = 0;
+  by_two(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
+    Vec<float> v[count], g[count];
+    load_vectors<T, in_twos, count>(x + i * stride, stride, v), load_vectors<T, in_twos, count>(grad + i * stride, stride, g);
+    SPLASH_UNROLLED
+    for (int q = 0; q < count; ++q) {
+      const Vec<float> z = normalised<affine>(v[q], norms[i + q]), u = magnitude<float>(z);
+      round.template add<true>(z, u, g[q]);
+      if constexpr (sets_aside) number = beyond.put(number, above(u, limit), z, g[q]);
+    }
+  });
+  if (!round.sums.are_finite()) return not_finite;
+  round.sums.add_together(totals.together, totals.together + p.hinges);
+  return number;
+}
+
+template <int K>
+SPLASH_ONE_COPY void second_round(SetAside& numbers, int64_t count, const float* hinges, double* pos, double* neg) {
+  Round<K> round(hinges);
+  const int64_t vectors = numbers.vectors(count);
+  for (int64_t i = 0; i < vectors; ++i) {
+    const Vec<float> z = stored<float>::load(numbers.z + i * numbers.W), g = stored<float>::load(numbers.g + i * numbers.W);
+    round.template add<false>(z, magnitude<float>(z), g);
+  }
+  round.sums.add_together(pos, neg);
+}
+
+// Whether all is finite; if not, nothing was done.
+template <class T, Affine affine>
+SPLASH_INLINE bool sum_in_rounds(const T* x, const T* grad, int64_t n, int64_t stride, const Lanes<float>& p, const Totals<float>& totals) {
+  constexpr int first = hinges_in_first_round;
+  SetAside beyond;
+  if (p.hinges <= first) return first_round<T, affine, false>(x, grad, n, stride, p, totals, beyond) != not_finite;
+  const int64_t number = first_round<T, affine, true>(x, grad, n, stride, p, totals, beyond);
+  if (number == not_finite) return false;
+  const auto rest = p.hinges <= first + hinges_at_a_time ? &second_round<hinges_at_a_time> : &second_round<first>;
+  if (number > 0) rest(beyond, number, p.at + first, totals.together + first, totals.together + p.hinges + first);
+  return true;
+}
+
+// Slopes by a cell's number, whose multiplier is a trace too large: so close to a hinge it is the cell beyond it, seen from
+// zero, and a comparison tells.
+struct StepSlopes {
+  const InTwoRegisters hinges, slopes, inner_slopes;
+  const Vec<float> farthest, per_unit;
+  template <class T>  // where tables are bytes, nobody asks
+  explicit SPLASH_INLINE StepSlopes(const T& t)
+      : hinges(t.inner_hinges), slopes(t.slopes), inner_slopes(t.inner_slopes), farthest(all<float>(t.last)),
+        per_unit(all<float>(t.cells_per_unit_and_more)) {}
+  SPLASH_INLINE Vec<float> operator()(Vec<float> z, Vec<float> u) const {
+    const Ints<float> cell = floor_in_low_bits(smaller<float>(farthest, larger<float>(-farthest, z)), per_unit);
+    return chosen(above(u, hinges[cell]), slopes[cell], inner_slopes[cell]);
   }
 };
 
@@ -53,44 +126,26 @@ template <class T, Affine affine, bool writes, bool sums>
 SPLASH_ONE_COPY void backward_masked_cells(const T* x, const T* grad, T* dx, int64_t n, int64_t stride, int filled,
                                            const Lanes<float>& p, const Totals<float>& totals) {
   constexpr bool in_twos = goes_in_twos<T, affine, Finder::cells>;
-  const MaskedCellFinder find(p.table);
+  const auto with_care = [&] { backward_one_by_one<T, affine, writes, sums>(x, grad, dx, n, stride, filled, p, totals); };
+  if constexpr (sums)
+    if (!sum_in_rounds<T, affine>(x, grad, n, stride, p, totals)) [[unlikely]] return with_care();
+  const StepSlopes slopes(*p.table);
   const Norms<float, affine> norms(p);
-  const InTwoRegisters slopes(p.table->slopes);
   Passing<float, affine, sums> passing{norms, totals};
-  const SavedRecent<float, affine, sums> before(totals, n);
   Watch<float> watch;
-  CellSums cell_sums;
-  Additions additions;
-  const auto pass = [&](Vec<float> in, Vec<float> g, int64_t i, int64_t addition) SPLASH_INLINE_LAMBDA {
-    const Vec<float> z = normalised<affine>(in, norms[i]);
-    Vec<float> beyond;
-    const Ints<float> cell = find(z, beyond);
-    if constexpr (sums) additions.put(addition, cell, g, g * beyond);
-    else watch.see_largest(magnitude<float>(beyond));
-    const Vec<float> slope = chosen(is_nonzero(z), slopes[cell], Vec<float>{});  // at zero none counts
-    return passing.dx(g * slope + Vec<float>{}, in, i);  // + 0: a flat segment passes on 0.0, never -0.0, as torch.relu has it
-  };
-  if constexpr (sums) cell_sums.clear();
-  for (int64_t begin = 0; begin < n; begin += Additions::at_a_time) {
-    const int64_t some = std::min(n - begin, Additions::at_a_time);
-    by_two(some, [&]<int count>(int64_t k) SPLASH_INLINE_LAMBDA {
-      const int64_t i = begin + k;
-      Vec<float> v[count], g[count];
-      load_vectors<T, in_twos, count>(x + i * stride, stride, v), load_vectors<T, in_twos, count>(grad + i * stride, stride, g);
-      SPLASH_UNROLLED
-      for (int q = 0; q < count; ++q) v[q] = pass(v[q], g[q], i + q, k + q);
-      if constexpr (writes) store_vectors<T, in_twos, count>(dx + i * stride, stride, v);
-    });
-    if constexpr (sums) additions.add_to(cell_sums, some);
-  }
-  const bool all_finite = [&] {
-    if constexpr (sums) return cell_sums.add_to(totals.cells);
-    else return !watch.saw_infinity_or_nan();
-  }();
-  if (!all_finite) [[unlikely]] {
-    before.restore(totals, n);
-    return backward_one_by_one<T, affine, writes, sums>(x, grad, dx, n, stride, filled, p, totals);
-  }
+  by_two(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
+    Vec<float> v[count], g[count];
+    load_vectors<T, in_twos, count>(x + i * stride, stride, v), load_vectors<T, in_twos, count>(grad + i * stride, stride, g);
+    SPLASH_UNROLLED
+    for (int q = 0; q < count; ++q) {
+      const Vec<float> z = normalised<affine>(v[q], norms[i + q]), u = magnitude<float>(z);
+      if constexpr (!sums) watch.see_largest(u);
+      v[q] = passing.dx(g[q] * slopes(z, u) + Vec<float>{}, v[q], i + q);  // + 0: see masked.h
+    }
+    if constexpr (writes) store_vectors<T, in_twos, count>(dx + i * stride, stride, v);
+  });
+  if constexpr (!sums)
+    if (watch.saw_infinity_or_nan()) [[unlikely]] return with_care();
   passing.add_up();
 }
 

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "backward.h"
+#include "cells.h"
 #include "masked.h"
 #include "masked_cells.h"
 #include "own_slopes.h"
@@ -63,6 +64,13 @@ auto with_finder(Finder finder, const F& f) {
 // Not where hinges are counted at run time: masks and sums would be in memory.
 template <class T, int K>
 constexpr bool goes_masked = has_masks && K > 0 && K <= most_masked && !std::is_same_v<T, double>;
+
+// Whether the strips that with_count finds sum up all lanes of a hinge together.
+template <class T>
+bool sums_together(int hinges, Finder finder) {
+  const bool is_masked = with_count<T>(hinges, [](auto k) { return goes_masked<T, k>; });
+  return finder == Finder::cells ? has_masks : is_masked && finder != Finder::compare;
+}
 
 template <class F>
 auto with_affine(Affine affine, const F& f) {
@@ -137,11 +145,25 @@ Affine affine_for(const Walk<C>& walk, const Norm<C>* norm) {
   return !norm ? Affine::none : walk.way == Walk<C>::lines ? Affine::each : Affine::one;
 }
 
+// All lanes together, half with half: one after the other, each would wait for the one before.
+template <class C>
+double sum_of(const Wide<C>& lanes_of) {
+  constexpr int W = lanes<C>::count;
+  double v[W];
+  std::memcpy(v, &lanes_of, sizeof v);
+  SPLASH_UNROLLED
+  for (int half = W / 2; half > 0; half /= 2)
+    for (int lane = 0; lane < half; ++lane) v[lane] += v[lane + half];
+  return v[0];
+}
+
 // Adds lanes to sums[first], sums[first + step], ..., starting again at 0 after `count`.
 template <class C>
 void add_lanes(const Wide<C>& from, int64_t first, int64_t step, int64_t count, double* sums) {
   constexpr int W = lanes<C>::count;
-  if (step == 1 && first + W <= count) {
+  if (step == 0) {
+    sums[first] += sum_of<C>(from);
+  } else if (step == 1 && first + W <= count) {
     for (int lane = 0; lane < W; ++lane) sums[first + lane] += from[lane];
   } else {
     for (int lane = 0; lane < W; ++lane, first = (first + step == count ? 0 : first + step)) sums[first] += from[lane];
@@ -150,12 +172,16 @@ void add_lanes(const Wide<C>& from, int64_t first, int64_t step, int64_t count, 
 
 // What lanes have summed up goes to their groups and channels: one after the other, whoever was done first.
 template <class C>
-void add_up(TotalsOf<C>& totals, int64_t ramps, const Walk<C>& walk, const Unit<C>& unit, bool normed, const Sums& sums) {
+void add_up(TotalsOf<C>& totals, int64_t ramps, const Walk<C>& walk, const Unit<C>& unit, int padded, bool normed, const Sums& sums) {
   const auto first_channel = [&](int64_t i) { return i % walk.vectors * walk.stride % walk.e.channels; };
   const bool shared = unit.groups == 1;
   for (int64_t i = 0; i < ramps; ++i) {
     const Totals<C> t = totals.at(i, 0);
     const int64_t first = shared ? 0 : first_channel(i), step = shared ? 0 : walk.step;
+    if (!t.pos) {
+      for (int s = 0; s < unit.hinges; ++s) sums.pos[s * unit.groups + first] += t.together[s], sums.neg[s * unit.groups + first] += t.together[padded + s];
+      continue;
+    }
     for (int s = 0; s < unit.hinges; ++s) {
       add_lanes<C>(t.pos[s], first, step, unit.groups, sums.pos + s * unit.groups);
       add_lanes<C>(t.neg[s], first, step, unit.groups, sums.neg + s * unit.groups);
@@ -208,11 +234,14 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
   const Walk<C> walk(e, sizeof(T), unit.groups == 1, norm, false, sum_length, piece, piece);
   const int hinges = padded<T>(unit.hinges);
   const Parameters<C> parameters(unit, norm, false, hinges, walk);
-  const auto strip = backward_strip_for<T>(hinges, affine_for(walk, norm), dx, sums, parameters[0].finder);
-  const bool by_line = walk.way == Walk<C>::lines, by_cell = parameters[0].finder == Finder::cells;
+  const Finder finder = parameters[0].finder;
+  const auto strip = backward_strip_for<T>(hinges, affine_for(walk, norm), dx, sums, finder);
+  const bool by_line = walk.way == Walk<C>::lines, together = sums_together<T>(hinges, finder);
+  const bool by_cell = finder == Finder::cells && !has_masks;
   const bool by_task = unit.groups == 1;  // whose vectors have their hinges' sums in common
   const int64_t ramps = by_task ? walk.tasks : walk.totals();
-  TotalsOf<C> totals = sums ? TotalsOf<C>(hinges, ramps, walk.totals(), by_line, by_cell) : TotalsOf<C>(0, 0, 0, false, false);
+  const InASet set{together ? 0 : hinges, together ? 2 * hinges : by_cell ? 4 * cells_a_side : 0};
+  TotalsOf<C> totals = sums ? TotalsOf<C>(set, ramps, walk.totals(), by_line) : TotalsOf<C>({}, 0, 0, false);
   walk.run([&](int64_t task, int64_t at, int64_t v, int64_t n, int64_t stride, int filled) {
     const int64_t whose = walk.totals_at(task, v);
     const Totals<C> mine = sums ? totals.at(by_task ? task : whose, whose) : Totals<C>{};
@@ -232,7 +261,7 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
       const Steps steps(unit);
       for (int64_t i = 0; i < ramps; ++i) add_ramps(unit, steps, totals.at(i, 0));
     }
-  add_up(totals, ramps, walk, unit, norm, *sums);
+  add_up(totals, ramps, walk, unit, hinges, norm, *sums);
 }
 
 // Of more elements than a cache holds, dz would have to be fetched from memory again; and with fewer channels than a vector

@@ -48,6 +48,9 @@ struct Table {
   float cells_per_unit, last;
   float step_high, step_low;
   CellTable slopes, intercepts;
+  // Of cells, for masked_cells.h: the hinge at which one begins, seen from zero, and the slope before it.
+  float cells_per_unit_and_more;
+  FloatTable inner_hinges, inner_slopes;
 };
 
 template <class C>
@@ -217,6 +220,7 @@ Finder forward_finder(const Unit<float>& unit, int64_t group, const Steps& steps
 // `padded` is the number of hinges strips were compiled for.
 Finder backward_finder(const Unit<float>& unit, int padded, const Steps& steps) {
   const bool is_short = unit.hinges <= 4 || padded <= most_masked;
+  if (has_masks && !is_short && steps.fit) return Finder::cells;
   if ((has_masks || !is_short) && cells_per_unit(unit) > 0) return Finder::grid;
   if (is_short) return Finder::segments;
   return steps.fit ? Finder::cells : Finder::compare;
@@ -244,11 +248,14 @@ float first_or(float intercept, int cell, double slope) { return cell == 0 && sl
 void tabulate_cells(Table& t, const Unit<float>& unit, int64_t group, const Steps& steps, bool few) {
   t.cells_per_unit = static_cast<float>(1 / steps.step), t.step_high = steps.high, t.step_low = steps.low;
   t.last = static_cast<float>((cells_a_side - 0.5) * steps.step);
+  t.cells_per_unit_and_more = t.cells_per_unit * (1 + 4 * std::numeric_limits<float>::epsilon());
   double right = 0, left = 0, right_at = 0, left_at = 0;
   for (int cell = 0, s = 0; cell < (few ? few_cells_a_side : cells_a_side); ++cell) {
+    t.inner_slopes.set(cell, entry(right), false), t.inner_slopes.set(-1 - cell, entry(left), false);  // none at zero
     for (; s < unit.hinges && steps.number[s] <= cell; ++s) {
       const double p = unit.pos[s * unit.groups + group], n = unit.neg[s * unit.groups + group];
       right += p, right_at -= p * unit.at[s], left -= n, left_at -= n * unit.at[s];
+      t.inner_hinges.set(cell, unit.at[s], false), t.inner_hinges.set(-1 - cell, unit.at[s], false);
     }
     t.slopes.set(cell, entry(right), few), t.intercepts.set(cell, first_or(entry(right_at), cell, right), few);
     t.slopes.set(-1 - cell, entry(left), few), t.intercepts.set(-1 - cell, entry(left_at), few);

@@ -150,7 +150,8 @@ template <> SPLASH_INLINE Vec<float> plus_product<float>(Vec<float> sum, Vec<flo
 // AVX-512 keeps them in registers of their own, and its instructions leave out the other lanes at no cost.
 constexpr bool has_masks = register_bytes == 64;
 
-// above: u > least. A NaN is on both sides of zero. negative: where the sign bit is set.
+// above: u > least. A NaN is on both sides of zero. negative: where the sign bit is set. together: lanes of a mask, moved up
+// to the first.
 #if defined(SPLASH_AVX512)
 typedef __mmask16 Mask;
 SPLASH_INLINE Mask above(Vec<float> u, Vec<float> least) { return _mm512_cmp_ps_mask((Floats)u, (Floats)least, _CMP_GT_OQ); }
@@ -160,6 +161,8 @@ SPLASH_INLINE Mask right_of_zero(Vec<float> v) { return _mm512_cmp_ps_mask((Floa
 SPLASH_INLINE Mask left_of_zero(Vec<float> v) { return _mm512_cmp_ps_mask((Floats)v, _mm512_setzero_ps(), _CMP_NGE_UQ); }
 SPLASH_INLINE Mask negative(Vec<float> v) { return _mm512_movepi32_mask((Words)v); }
 SPLASH_INLINE Mask others(Mask mask) { return _knot_mask16(mask); }
+SPLASH_INLINE int64_t number_of(Mask mask) { return _mm_popcnt_u32(mask); }
+SPLASH_INLINE Vec<float> together(Mask mask, Vec<float> v) { return (Vec<float>)_mm512_maskz_compress_ps(mask, (Floats)v); }
 SPLASH_INLINE Vec<float> difference_where(Mask mask, Vec<float> a, Vec<float> b) {  // elsewhere 0
   return (Vec<float>)_mm512_maskz_sub_ps(mask, (Floats)a, (Floats)b);
 }
@@ -181,6 +184,17 @@ SPLASH_INLINE Mask right_of_zero(Vec<float> v) { return ~(v <= 0); }
 SPLASH_INLINE Mask left_of_zero(Vec<float> v) { return ~(v >= 0); }
 SPLASH_INLINE Mask negative(Vec<float> v) { return bits<float>(v) < 0; }
 SPLASH_INLINE Mask others(Mask mask) { return ~mask; }
+SPLASH_INLINE int64_t number_of(Mask mask) {
+  int64_t number = 0;
+  for (int lane = 0; lane < lanes<float>::count; ++lane) number -= mask[lane];
+  return number;
+}
+SPLASH_INLINE Vec<float> together(Mask mask, Vec<float> v) {
+  Vec<float> moved{};
+  for (int lane = 0, to = 0; lane < lanes<float>::count; ++lane)
+    if (mask[lane]) moved[to++] = v[lane];
+  return moved;
+}
 SPLASH_INLINE Vec<float> difference_where(Mask mask, Vec<float> a, Vec<float> b) { return mask ? a - b : Vec<float>{}; }
 SPLASH_INLINE Vec<float> plus_product_where(Mask mask, Vec<float> sum, Vec<float> a, Vec<float> b) { return mask ? sum + a * b : sum; }
 SPLASH_INLINE Vec<float> chosen(Mask mask, Vec<float> there, Vec<float> elsewhere) { return mask ? there : elsewhere; }
