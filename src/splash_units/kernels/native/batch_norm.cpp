@@ -72,7 +72,7 @@ template <class T>
 void moments_of_rows(const T* x, Extent e, Moments<double>* whole) {
   using C = compute_t<T>;
   constexpr int W = lanes<C>::count;
-  parallel(e.channels, e.size() > piece, [&](int64_t c) {
+  parallel(e.channels, e.size() > work_worth_sharing, [&](int64_t c) {
     MomentsInLanes<T> in_lanes;
     for (int64_t o = 0; o < e.outer; ++o) {
       const T* row = x + (o * e.channels + c) * e.inner;
@@ -90,7 +90,7 @@ void moments_of_columns(const T* x, Extent e, Moments<double>* whole) {
   constexpr int W = lanes<compute_t<T>>::count;
   const Columns<compute_t<T>> columns(e);
   std::vector<MomentsInLanes<T>> parts(columns.row_tasks * columns.vectors);
-  parallel(columns.tasks(), e.size() > piece, [&](int64_t task) {
+  parallel(columns.tasks(), e.size() > work_worth_sharing, [&](int64_t task) {
     MomentsInLanes<T>* mine = parts.data() + task / columns.blocks * columns.vectors;
     columns.tiles(task, sum_length, columns_at_a_time, [&](int64_t i, int64_t v, int64_t across, int64_t n, int filled) {
       if (filled < W) return look_at_ragged(x + i, filled, mine[v]);
@@ -180,7 +180,7 @@ static void finish_rows(const C* x, C* dx, int64_t rows, int64_t channels, const
 template <class C>
 void finish(const C* x, C* dx, Extent e, const Norm<C>& norm) {
   const int64_t parts = parts_of(e);
-  parallel(parts, e.size() > piece, [&](int64_t part) {
+  parallel(parts, e.size() > work_worth_sharing, [&](int64_t part) {
     const int64_t begin = e.outer * part / parts, end = e.outer * (part + 1) / parts;
     finish_rows<C>(x + begin * e.channels, dx + begin * e.channels, end - begin, e.channels, norm);
   });

@@ -208,7 +208,7 @@ void forward(const T* x, T* y, Extent e, const Unit<compute_t<T>>& unit, const N
   if (e.size() == 0) return;
   const bool own_lanes = unit.groups > 1 && e.inner == 1;
   const Walk<C> walk(e, sizeof(T), unit.groups == 1, norm, true, longest_strip, longest_strip * lanes<C>::count,
-                     norm || own_lanes ? piece : worth_sharing);
+                     norm || own_lanes ? work_worth_sharing : worth_sharing);
   const int hinges = padded<T>(unit.hinges);
   const Parameters<C> parameters(unit, norm, true, hinges, walk);
   const bool own_slopes = walk.way == Walk<C>::lines && own_lanes;
@@ -231,7 +231,7 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
               const Norm<compute_t<T>>* norm, const Sums* sums) {
   using C = compute_t<T>;
   if (e.size() == 0) return;
-  const Walk<C> walk(e, sizeof(T), unit.groups == 1, norm, false, sum_length, piece, piece);
+  const Walk<C> walk(e, sizeof(T), unit.groups == 1, norm, false, sum_length, piece, work_worth_sharing);
   const int hinges = padded<T>(unit.hinges);
   const Parameters<C> parameters(unit, norm, false, hinges, walk);
   const Finder finder = parameters[0].finder;

@@ -14,16 +14,17 @@ namespace splash_units {
 namespace {
 
 constexpr int64_t sum_length = 64;  // float terms a lane sums up before they go to a double
-constexpr int64_t piece = 16384;    // elements a thread sums at a time; more are worth sharing
+constexpr int64_t piece = 16384;    // elements a thread sums at a time
 
 // Where nothing is summed. A strip costs some 20 ns to begin, yet what is rare makes all of it slow, and threads are to
 // end together.
 constexpr int64_t longest_strip = 1024;
 
-// Where little is done with each, which is not so behind batch norm and where each lane has slopes of its own. Two threads
-// that are awake take a microsecond to meet, others much longer. torch's own operators share tensors of more elements
-// than these.
+// More elements than these are shared by threads, as torch's own operators do it: two that are awake take one to three
+// microseconds to meet, others much longer. Where more is done with each, as behind batch norm, backward, or where each lane
+// has slopes of its own, it is worth it sooner; but not with the longest registers, which are through with so many by then.
 constexpr int64_t worth_sharing = 32768;
+constexpr int64_t work_worth_sharing = register_bytes < 64 ? piece : worth_sharing;
 
 constexpr int64_t fewest_for_lines = 17;  // with fewer channels, columns meet memory in its order too, at less cost
 constexpr int64_t most_for_lines = 512;   // whose own slopes the first cache holds
