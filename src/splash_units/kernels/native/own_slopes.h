@@ -1,8 +1,8 @@
 // Forward where each lane has slopes of its own, which follow each other along a line: a shape for each channel, the
 // channels last.
 //
-// Lanes that differ have no table in common, so hinges are added one by one. In AVX-512 two lines at a time: slopes are
-// loaded once for both, since a core may load no more than one of its registers a cycle.
+// Lanes that differ have no table in common, so hinges are added one by one. In AVX-512 four lines at a time: slopes are
+// loaded once for all, since a core may load no more than one of its registers a cycle.
 #pragma once
 
 #include <algorithm>
@@ -72,11 +72,13 @@ SPLASH_ONE_COPY void forward_own_strip(const T* x, T* y, int64_t n, int64_t stri
     for (int row = 0; row < rows; ++row) stored<T>::store(y + place(row), h[row].of_side(z[row]));
   };
   int64_t i = 0;
-  if constexpr (has_masks)
-    for (; i + 2 * line <= n; i += 2 * line)
-      for (int64_t v = 0; v < line; ++v) vectors.template operator()<2>(i, v);
-  for (; i < n; i += line)
-    for (int64_t v = 0; v < std::min(line, n - i); ++v) vectors.template operator()<1>(i, v);
+  const auto rows_at_a_time = [&]<int rows>() SPLASH_INLINE_LAMBDA {
+    for (; i + rows * line <= n; i += rows * line)
+      for (int64_t v = 0; v < line; ++v) vectors.template operator()<rows>(i, v);
+  };
+  if constexpr (has_masks) rows_at_a_time.template operator()<4>();
+  rows_at_a_time.template operator()<1>();
+  for (int64_t v = 0; v < n - i; ++v) vectors.template operator()<1>(i, v);  // of a line's beginning
   if (!watch.saw_negative_zero() && !watch.saw_infinity_or_nan()) [[likely]] return;
   forward_one_by_one<T, affine, true>(x, y, n, stride, filled, p);
 }
