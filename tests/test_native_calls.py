@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import weakref
 
 import pytest
 import torch
@@ -55,6 +56,40 @@ def test_has_the_fused_operators_results(affine: bool, tracked: bool) -> None:
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
     if tracked:
         assert torch.equal(units[0].running_var, units[1].running_var)
+
+
+def test_tensors_are_borrowed_and_given_back_even_after_an_error() -> None:
+    unit, x = BatchNormSplash(3), torch.randn(6, 3, 4, 4)
+    of_channels = [torch.full((3,), 1.0 + i) for i in range(4)]
+    wrong = torch.ones(5)
+    for last, channels in enumerate([of_channels, [*of_channels[:3], wrong]] * 50):
+        given = (x, *channels, *shape(unit), True, 0.0, 1e-5, 0.5)
+        if last % 2 == 0:
+            CALLS.batch_norm_splash(*given)
+        else:
+            with pytest.raises(ValueError, match="3 channels"):
+                CALLS.batch_norm_splash(*given)
+    assert [t.tolist() for t in of_channels] == [[1.0 + i] * 3 for i in range(4)]
+    watched = [weakref.ref(t) for t in (*of_channels, wrong)]
+    del of_channels, wrong, channels, given
+    assert all(tensor() is None for tensor in watched)
+
+
+@pytest.mark.parametrize("rows", [2, 2000])
+def test_small_tensors_and_large_ones_may_be_kept_by_python_code(rows: int) -> None:
+    """Whether or not Python's lock was let go: hooks, which are Python, run in either case."""
+    packed: list[Tensor] = []
+    x, unit = torch.randn(rows, 40, requires_grad=True), arguments()
+
+    def pack(tensor: Tensor) -> Tensor:
+        packed.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        y = CALLS.splash(x, *unit, 0, 1.0)
+    assert len(packed) == 4
+    gradient = torch.autograd.grad(y.sum(), x)[0]
+    assert torch.equal(gradient, torch.autograd.grad(CALLS.splash(x, *unit, 0, 1.0).sum(), x)[0])
 
 
 class OwnKind(Tensor):

@@ -8,7 +8,9 @@
 // This file alone knows Python. Where Python's headers are missing, the library is built without it.
 
 #include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/MaybeOwned.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <optional>
@@ -38,9 +40,25 @@ template <> struct Argument<const Tensor&> {
   }
   static const Tensor& get(PyObject* o) { return THPVariable_Unpack(o); }
 };
+// The caller's tensor, if there is one, where an optional is asked for that would count one more reference to it: see Held.
+class Borrowed {
+  using Borrow = c10::MaybeOwnedTraits<Tensor>;
+
+ public:
+  Borrowed() = default;
+  explicit Borrowed(const Tensor& t) : tensor_(Borrow::createBorrow(t)) {}
+  Borrowed(Borrowed&& other) noexcept : tensor_(std::exchange(other.tensor_, std::nullopt)) {}
+  ~Borrowed() {
+    if (tensor_) Borrow::destroyBorrow(*tensor_);
+  }
+  operator const optional<Tensor>&() const { return tensor_; }
+
+ private:
+  optional<Tensor> tensor_;
+};
 template <> struct Argument<const optional<Tensor>&> {
   static bool is_ordinary(PyObject* o) { return Py_IsNone(o) || Argument<const Tensor&>::is_ordinary(o); }
-  static optional<Tensor> get(PyObject* o) { return Py_IsNone(o) ? optional<Tensor>() : optional<Tensor>(THPVariable_Unpack(o)); }
+  static Borrowed get(PyObject* o) { return Py_IsNone(o) ? Borrowed() : Borrowed(THPVariable_Unpack(o)); }
 };
 template <> struct Argument<bool> {
   static bool is_ordinary(PyObject* o) { return PyBool_Check(o); }
@@ -64,6 +82,8 @@ PyObject* wrapped(std::tuple<T...>&& results) {
   return tuple;
 }
 
+constexpr int64_t soon_done = 32768;  // elements: a few microseconds, by one thread
+
 template <class Operator, class Signature = typename Operator::Signature>
 struct Function;
 
@@ -85,7 +105,9 @@ struct Function<Operator, R(A...)> {
     const std::tuple<decltype(Argument<A>::get(args[I]))...> values{Argument<A>::get(args[I])...};
     if (PyErr_Occurred()) return nullptr;
     return wrapped([&] {
-      pybind11::gil_scoped_release while_it_computes;
+      // To let other threads have Python's lock and to take it back costs as much as a thousand elements.
+      optional<pybind11::gil_scoped_release> while_it_computes;
+      if (std::get<0>(values).numel() > soon_done) while_it_computes.emplace();
       return operators::call<Operator>(std::get<I>(values)...);
     }());
   }
