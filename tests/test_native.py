@@ -282,6 +282,20 @@ def test_hinges_that_no_input_reaches_learn_nothing(where: str) -> None:
         assert (gradient[~unreached] != 0).all()
 
 
+@pytest.mark.parametrize("where", ["default", "six on a grid", "six off any grid", "many"])
+def test_sums_that_only_a_double_holds(where: str) -> None:
+    """Terms are floats, and so is the scaled gradient; what they add up to on the way is not."""
+    hinges, (a_pos, a_neg) = torch.tensor(HINGES[where]), slopes(len(HINGES[where]))
+    x = torch.full((2048,), 4e36)
+    grad, mixed = torch.ones(2048), torch.ones(2048)
+    mixed[1024:] = -1
+    unit = (a_pos.detach(), a_neg.detach(), hinges)
+    _, summed, _ = OPERATORS.splash_backward(grad, x, *unit, 0, 1e-4)
+    torch.testing.assert_close(summed, torch.full_like(summed, 2048 * 4e36 * 1e-4))
+    _, cancelled, _ = OPERATORS.splash_backward(mixed, x, *unit, 0, 1.0)
+    assert (cancelled == 0).all()
+
+
 def test_one_value_everywhere_is_summed_up_exactly() -> None:
     hinges, a = torch.tensor(HINGES["many"]), torch.ones(16)
     for value in (0.1, 1.3, -2.4, 7.7):

@@ -20,7 +20,8 @@ template <class C>
 struct Totals {
   Wide<C>*pos, *neg, *dz, *dz_x;
   Vec<C>* recent;
-  // Of all lanes together: of each hinge, those on the right first, instead of the pairs (masked.h); or of cells (cells.h).
+  // Of all lanes together: of each hinge, those on the right first, instead of the pairs (masked.h,
+  // masked_cells.h); or of cells (cells.h).
   double* together;
 };
 

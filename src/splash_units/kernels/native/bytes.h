@@ -102,9 +102,9 @@ template <int k> SPLASH_INLINE __m128 piece_of(Vec<float> v) {
 #endif
 }
 
-// Adds the sum of all lanes of each of four vectors to one of four totals. Lanes are summed up half with half, in float,
-// which costs no digits that sums of more terms a lane have left.
-SPLASH_INLINE void add_lanes_of_four(const Vec<float>* v, double* totals) {
+// The sum of all lanes of each of four vectors. Lanes are summed up half with half, in float, which costs no digits that sums
+// of more terms a lane have left.
+SPLASH_INLINE __m128 lanes_of_four(const Vec<float>* v) {
   const auto halved = [](auto low, auto high, Vec<float> a, Vec<float> b) SPLASH_INLINE_LAMBDA {
     return (Vec<float>)low(bits<float>(a), bits<float>(b)) + (Vec<float>)high(bits<float>(a), bits<float>(b));
   };
@@ -112,7 +112,7 @@ SPLASH_INLINE void add_lanes_of_four(const Vec<float>* v, double* totals) {
   const Vec<float> in_pieces = halved(low_twos, high_twos, first, second);  // each piece has a share in all four
   __m128 sum = piece_of<0>(in_pieces);
   unrolled<register_bytes / 16 - 1>([&](auto k) SPLASH_INLINE_LAMBDA { sum = _mm_add_ps(sum, piece_of<k + 1>(in_pieces)); });
-  _mm256_storeu_pd(totals, _mm256_add_pd(_mm256_loadu_pd(totals), _mm256_cvtps_pd(sum)));
+  return sum;
 }
 #endif
 

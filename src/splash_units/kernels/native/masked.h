@@ -1,7 +1,7 @@
 // Backward where lanes can be left out of an instruction, as in AVX-512: one loop for dx and for all sums.
 //
-// Masks keep the two sides apart. Off a grid they also tell which lanes lie beyond a hinge, which makes its ramp and counts
-// its segment; on a grid the cell's number is rounded up, and whole numbers that are compared make the ramps.
+// Masks tell which lanes lie beyond a hinge, which makes its ramp and counts its segment, and on which side of zero. On a grid
+// the cell's number is rounded up instead, and whole numbers that are compared make the ramps.
 #pragma once
 
 #include "backward.h"
@@ -79,6 +79,33 @@ struct MaskedSlopes<Finder::compare, K> {
   }
 };
 
+// Sums of all lanes, for K hinges of the right and then as many of the left: four at a time, and apart from the totals until
+// all are known to be finite.
+template <int K>
+struct JointSums {
+#if defined(__AVX2__)
+  __m128 fours[K / 2];
+
+  SPLASH_INLINE bool are_finite() const {
+    __m128 nothing = _mm_setzero_ps();
+    unrolled<K / 2>([&](auto four) SPLASH_INLINE_LAMBDA { nothing = _mm_add_ps(nothing, _mm_sub_ps(fours[four], fours[four])); });
+    return _mm_movemask_ps(_mm_cmpeq_ps(nothing, _mm_setzero_ps())) == 0b1111;
+  }
+  // If four hinges do not divide them, `neg` must follow `pos`.
+  SPLASH_INLINE void add_to(double* pos, double* neg) const {
+    unrolled<K / 2>([&](auto four) SPLASH_INLINE_LAMBDA {
+      constexpr int first = 4 * four;
+      double* const to = first < K ? pos + first : neg + (first - K);
+      _mm256_storeu_pd(to, _mm256_add_pd(_mm256_loadu_pd(to), _mm256_cvtps_pd(fours[four])));
+    });
+  }
+#else
+  static_assert(!has_masks, "who has masks has these instructions");  // so that nobody asks, but it must compile
+  bool are_finite() const { return false; }
+  void add_to(double*, double*) const {}
+#endif
+};
+
 // Sums of g max(0, u - b) over the lanes of either side, for K hinges that follow each other.
 template <int K>
 struct MaskedSums {
@@ -88,27 +115,28 @@ struct MaskedSums {
     unrolled<K>([&](auto s) SPLASH_INLINE_LAMBDA { right[s] = left[s] = Vec<float>{}; });
   }
   SPLASH_INLINE void add(auto s, const Parted& g, Vec<float> ramp) { right[s] += g.right * ramp, left[s] += g.left * ramp; }
-  // Whether all inputs and gradients are, if the first hinge is at zero: what is infinite or NaN makes its sums so.
-  SPLASH_INLINE bool are_finite() const {
-    Watch<float> watch;
-    watch.see_largest(magnitude<float>(right[0])), watch.see_largest(magnitude<float>(left[0]));
-    return !watch.saw_infinity_or_nan();
-  }
-  SPLASH_INLINE void add_lanewise(const Totals<float>& totals) const {
-    unrolled<K>([&](auto s) SPLASH_INLINE_LAMBDA {
-      totals.pos[s] += __builtin_convertvector(right[s], Wide<float>), totals.neg[s] += __builtin_convertvector(left[s], Wide<float>);
-    });
-  }
-  // Those of the right, then those of the left; if four hinges do not divide them, they must follow each other.
-  SPLASH_INLINE void add_together([[maybe_unused]] double* pos, [[maybe_unused]] double* neg) const {
+  SPLASH_INLINE JointSums<K> of_all_lanes() const {
+    JointSums<K> sums;
 #if defined(__AVX2__)
     unrolled<K / 2>([&](auto four) SPLASH_INLINE_LAMBDA {
       constexpr int first = 4 * four;
       Vec<float> v[4];
       unrolled<4>([&](auto k) SPLASH_INLINE_LAMBDA { v[k] = first + k < K ? right[(first + k) % K] : left[(first + k) % K]; });
-      add_lanes_of_four(v, first < K ? pos + first : neg + (first - K));
+      sums.fours[four] = lanes_of_four(v);
     });
 #endif
+    return sums;
+  }
+  // The same lane by lane: what is infinite or NaN makes the sums of the first hinge so, which is at zero.
+  SPLASH_INLINE bool are_finite() const {
+    Watch<float> watch;
+    watch.see_largest(magnitude<float>(right[0])), watch.see_largest(magnitude<float>(left[0]));
+    return !watch.saw_infinity_or_nan();
+  }
+  SPLASH_INLINE void add_to(Wide<float>* pos, Wide<float>* neg) const {
+    unrolled<K>([&](auto s) SPLASH_INLINE_LAMBDA {
+      pos[s] += __builtin_convertvector(right[s], Wide<float>), neg[s] += __builtin_convertvector(left[s], Wide<float>);
+    });
   }
 };
 
@@ -151,13 +179,20 @@ SPLASH_ONE_COPY void backward_masked_strip(const T* x, const T* grad, T* dx, int
     for (int q = 0; q < count; ++q) v[q] = pass(v[q], g[q], i + q);
     if constexpr (writes) store_vectors<T, in_twos, count>(dx + i * stride, stride, v);
   });
-  const bool all_finite = sums ? ramps.are_finite() : !watch.saw_infinity_or_nan();
-  if (!all_finite) [[unlikely]] {
+  const auto again_with_care = [&] {
     before.restore(totals, n);
-    return backward_one_by_one<T, affine, writes, sums>(x, grad, dx, n, stride, filled, p, totals);
+    backward_one_by_one<T, affine, writes, sums>(x, grad, dx, n, stride, filled, p, totals);
+  };
+  if constexpr (!sums) {
+    if (watch.saw_infinity_or_nan()) [[unlikely]] return again_with_care();
+  } else if constexpr (finder == Finder::compare) {
+    if (!ramps.are_finite()) [[unlikely]] return again_with_care();
+    ramps.add_to(totals.pos, totals.neg);
+  } else {
+    const JointSums<K> joint = ramps.of_all_lanes();
+    if (!joint.are_finite()) [[unlikely]] return again_with_care();
+    joint.add_to(totals.together, totals.together + K);
   }
-  if constexpr (sums && finder == Finder::compare) ramps.add_lanewise(totals);
-  if constexpr (sums && finder != Finder::compare) ramps.add_together(totals.together, totals.together + K);
   passing.add_up();
 }
 

@@ -1,4 +1,4 @@
-// Backward with seven to sixteen hinges that are multiples of a step, where lanes can be left out of an instruction or
+// Backward with more hinges than masked.h takes, up to sixteen, that are multiples of a step, where lanes can be left out of an instruction or
 // moved together, as in AVX-512.
 //
 // What the slopes of the first eight hinges learn is summed up over all numbers, in registers. Those that lie beyond the
@@ -56,12 +56,15 @@ struct Round {
   }
 };
 
-constexpr int64_t not_finite = -1;
+// What the first round found: the sums of its hinges, and how many numbers it set aside.
+struct FirstRound {
+  JointSums<hinges_in_first_round> sums;
+  int64_t set_aside;
+};
 
-// At most `sum_length` vectors. How many numbers were set aside; or not_finite, and nothing was done.
+// At most `sum_length` vectors.
 template <class T, Affine affine, bool sets_aside>
-SPLASH_ONE_COPY int64_t first_round(const T* x, const T* grad, int64_t n, int64_t stride, const Lanes<float>& p,
-                                 const Totals<float>& totals, SetAside& beyond) {
+SPLASH_ONE_COPY FirstRound first_round(const T* x, const T* grad, int64_t n, int64_t stride, const Lanes<float>& p, SetAside& beyond) {
   constexpr bool in_twos = goes_in_twos<T, affine, Finder::cells>;
   const Norms<float, affine> norms(p);
   const Vec<float> limit = all<float>(sets_aside ? p.at[hinges_in_first_round] : 0);
@@ -77,32 +80,39 @@ SPLASH_ONE_COPY int64_t first_round(const T* x, const T* grad, int64_t n, int64_
       if constexpr (sets_aside) number = beyond.put(number, above(u, limit), z, g[q]);
     }
   });
-  if (!round.sums.are_finite()) return not_finite;
-  round.sums.add_together(totals.together, totals.together + p.hinges);
-  return number;
+  return {round.sums.of_all_lanes(), number};
 }
 
 template <int K>
-SPLASH_ONE_COPY void second_round(SetAside& numbers, int64_t count, const float* hinges, double* pos, double* neg) {
+SPLASH_ONE_COPY JointSums<K> second_round(SetAside& numbers, int64_t count, const float* hinges) {
   Round<K> round(hinges);
   const int64_t vectors = numbers.vectors(count);
   for (int64_t i = 0; i < vectors; ++i) {
     const Vec<float> z = stored<float>::load(numbers.z + i * numbers.W), g = stored<float>::load(numbers.g + i * numbers.W);
     round.template add<false>(z, magnitude<float>(z), g);
   }
-  round.sums.add_together(pos, neg);
+  return round.sums.of_all_lanes();
 }
 
-// Whether all is finite; if not, nothing was done.
+// Whether all is finite; if not, nothing was added to the totals.
 template <class T, Affine affine>
 SPLASH_INLINE bool sum_in_rounds(const T* x, const T* grad, int64_t n, int64_t stride, const Lanes<float>& p, const Totals<float>& totals) {
-  constexpr int first = hinges_in_first_round;
+  constexpr int first = hinges_in_first_round, more = hinges_at_a_time;
+  double *const pos = totals.together, *const neg = pos + p.hinges;
   SetAside beyond;
-  if (p.hinges <= first) return first_round<T, affine, false>(x, grad, n, stride, p, totals, beyond) != not_finite;
-  const int64_t number = first_round<T, affine, true>(x, grad, n, stride, p, totals, beyond);
-  if (number == not_finite) return false;
-  const auto rest = p.hinges <= first + hinges_at_a_time ? &second_round<hinges_at_a_time> : &second_round<first>;
-  if (number > 0) rest(beyond, number, p.at + first, totals.together + first, totals.together + p.hinges + first);
+  const FirstRound near = p.hinges <= first ? first_round<T, affine, false>(x, grad, n, stride, p, beyond)
+                                            : first_round<T, affine, true>(x, grad, n, stride, p, beyond);
+  if (!near.sums.are_finite()) return false;
+  if (near.set_aside > 0) {
+    const auto goes_on = [&]<int K>() SPLASH_INLINE_LAMBDA {
+      const JointSums<K> far = second_round<K>(beyond, near.set_aside, p.at + first);
+      if (!far.are_finite()) return false;
+      far.add_to(pos + first, neg + first);
+      return true;
+    };
+    if (!(p.hinges <= first + more ? goes_on.template operator()<more>() : goes_on.template operator()<first>())) return false;
+  }
+  near.sums.add_to(pos, neg);
   return true;
 }
 

@@ -12,8 +12,8 @@
 // and backward.h compute, and steps.h, masked.h and masked_cells.h where AVX-512 has a shorter way; simd.h is the vectors
 // and bytes.h their larger tables.
 //
-// Slope gradients are summed in float over at most `sum_length` terms a lane, then in double, over
-// pieces whose bounds depend on the tensor's shape only: the same bits for any number of threads.
+// Slope gradients are summed in float over at most `sum_length` terms a lane, and in AVX-512 over lanes that share a hinge,
+// then in double, over pieces whose bounds depend on the tensor's shape only: the same bits for any number of threads.
 
 #include "native.h"
 

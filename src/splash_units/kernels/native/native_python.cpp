@@ -82,7 +82,7 @@ PyObject* wrapped(std::tuple<T...>&& results) {
   return tuple;
 }
 
-constexpr int64_t soon_done = 32768;  // elements: a few microseconds, by one thread
+constexpr int64_t soon_done = 32768;  // elements: a few microseconds
 
 template <class Operator, class Signature = typename Operator::Signature>
 struct Function;

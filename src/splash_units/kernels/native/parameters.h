@@ -129,7 +129,7 @@ struct Steps {
     }
     if (!(least < most)) return false;
     step = unit.hinges > 1 ? (least + most) / 2 : 1;
-    if (!(cells_a_side * step <= most_float && 1 / step <= most_float)) return false;  // as strips use them
+    if (!(cells_a_side * step <= most_float && 2 / step <= most_float)) return false;  // as strips use them
     high = static_cast<float>(step), low = static_cast<float>(step - high);
     for (int s = 1; s < unit.hinges; ++s)
       if (!reaches(number[s], unit.at[s]) || reaches(number[s], behind(unit.at[s]))) return false;

@@ -150,24 +150,17 @@ template <> SPLASH_INLINE Vec<float> plus_product<float>(Vec<float> sum, Vec<flo
 // AVX-512 keeps them in registers of their own, and its instructions leave out the other lanes at no cost.
 constexpr bool has_masks = register_bytes == 64;
 
-// above: u > least. A NaN is on both sides of zero. negative: where the sign bit is set. together: lanes of a mask, moved up
+// above: u > least. A NaN is on both sides of zero. together: lanes of a mask, moved up
 // to the first.
 #if defined(SPLASH_AVX512)
 typedef __mmask16 Mask;
 SPLASH_INLINE Mask above(Vec<float> u, Vec<float> least) { return _mm512_cmp_ps_mask((Floats)u, (Floats)least, _CMP_GT_OQ); }
-SPLASH_INLINE Mask not_above(Vec<float> u, Vec<float> most) { return _mm512_cmp_ps_mask((Floats)u, (Floats)most, _CMP_LE_OQ); }
-SPLASH_INLINE Mask is_nonzero(Vec<float> v) { return _mm512_cmp_ps_mask((Floats)v, _mm512_setzero_ps(), _CMP_NEQ_UQ); }
 SPLASH_INLINE Mask right_of_zero(Vec<float> v) { return _mm512_cmp_ps_mask((Floats)v, _mm512_setzero_ps(), _CMP_NLE_UQ); }
 SPLASH_INLINE Mask left_of_zero(Vec<float> v) { return _mm512_cmp_ps_mask((Floats)v, _mm512_setzero_ps(), _CMP_NGE_UQ); }
-SPLASH_INLINE Mask negative(Vec<float> v) { return _mm512_movepi32_mask((Words)v); }
-SPLASH_INLINE Mask others(Mask mask) { return _knot_mask16(mask); }
 SPLASH_INLINE int64_t number_of(Mask mask) { return _mm_popcnt_u32(mask); }
 SPLASH_INLINE Vec<float> together(Mask mask, Vec<float> v) { return (Vec<float>)_mm512_maskz_compress_ps(mask, (Floats)v); }
 SPLASH_INLINE Vec<float> difference_where(Mask mask, Vec<float> a, Vec<float> b) {  // elsewhere 0
   return (Vec<float>)_mm512_maskz_sub_ps(mask, (Floats)a, (Floats)b);
-}
-SPLASH_INLINE Vec<float> plus_product_where(Mask mask, Vec<float> sum, Vec<float> a, Vec<float> b) {
-  return (Vec<float>)_mm512_mask3_fmadd_ps((Floats)a, (Floats)b, (Floats)sum, mask);
 }
 SPLASH_INLINE Vec<float> chosen(Mask mask, Vec<float> there, Vec<float> elsewhere) {
   return (Vec<float>)_mm512_mask_blend_ps(mask, (Floats)elsewhere, (Floats)there);
@@ -178,12 +171,8 @@ SPLASH_INLINE Ints<float> chosen(Mask mask, Ints<float> there, Ints<float> elsew
 #else
 typedef Ints<float> Mask;
 SPLASH_INLINE Mask above(Vec<float> u, Vec<float> least) { return u > least; }
-SPLASH_INLINE Mask not_above(Vec<float> u, Vec<float> most) { return u <= most; }
-SPLASH_INLINE Mask is_nonzero(Vec<float> v) { return v != 0; }
 SPLASH_INLINE Mask right_of_zero(Vec<float> v) { return ~(v <= 0); }
 SPLASH_INLINE Mask left_of_zero(Vec<float> v) { return ~(v >= 0); }
-SPLASH_INLINE Mask negative(Vec<float> v) { return bits<float>(v) < 0; }
-SPLASH_INLINE Mask others(Mask mask) { return ~mask; }
 SPLASH_INLINE int64_t number_of(Mask mask) {
   int64_t number = 0;
   for (int lane = 0; lane < lanes<float>::count; ++lane) number -= mask[lane];
@@ -196,7 +185,6 @@ SPLASH_INLINE Vec<float> together(Mask mask, Vec<float> v) {
   return moved;
 }
 SPLASH_INLINE Vec<float> difference_where(Mask mask, Vec<float> a, Vec<float> b) { return mask ? a - b : Vec<float>{}; }
-SPLASH_INLINE Vec<float> plus_product_where(Mask mask, Vec<float> sum, Vec<float> a, Vec<float> b) { return mask ? sum + a * b : sum; }
 SPLASH_INLINE Vec<float> chosen(Mask mask, Vec<float> there, Vec<float> elsewhere) { return mask ? there : elsewhere; }
 SPLASH_INLINE Ints<float> chosen(Mask mask, Ints<float> there, Ints<float> elsewhere) { return mask ? there : elsewhere; }
 #endif
