@@ -22,7 +22,8 @@ from splash_units.lab.benchmarks.published import RELU_SECONDS, SPLASH_SECONDS
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = {
-    "cost.md": "cpu-zen4.json",
+    "cost.md": "cpu-zen5.json",
+    "cost_zen4.md": "cpu-zen4.json",
     "cost_xeon.md": "cpu-avx512.json",
     "cost_avx2.md": "cpu-avx2.json",
 }
