@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from oracle import assert_follows_paper, assert_same_bits
-from splash_units import Splash
+from splash_units import Splash, splash
 from splash_units.starts import STARTS
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -280,3 +280,16 @@ def test_inputs_that_are_not_real_floating_point(dtype: torch.dtype) -> None:
 def test_parameters_on_another_device() -> None:
     with pytest.raises(ValueError, match=r"a_pos is on meta, x is on cpu.*\.to\(x\.device\)"):
         Splash().to("meta")(torch.randn(3))
+
+
+def test_slopes_that_were_replaced_say_how_many_channels_there_are() -> None:
+    """As structured pruning does it."""
+    unit = Splash(init="random", share="channel", features=8)
+    for name in ("a_pos", "a_neg"):
+        setattr(unit, name, torch.nn.Parameter(getattr(unit, name).detach()[:, :6].clone()))
+    x = torch.randn(2, 6, 3)
+    torch.testing.assert_close(
+        unit(x), splash(x, unit.a_pos[..., None], unit.a_neg[..., None], unit.hinges)
+    )
+    with pytest.raises(ValueError, match="made for 6 channels"):
+        unit(torch.randn(2, 5, 3))
