@@ -1,10 +1,9 @@
-// Backward with more hinges than masked.h takes, up to sixteen, that are multiples of a step, where lanes can be left out of an instruction or
-// moved together, as in AVX-512.
+// Backward with more hinges than masked.h takes, up to sixteen, that are multiples of a step, where lanes can be left out of
+// an instruction or moved together, as in AVX-512.
 //
 // What the slopes of the first eight hinges learn is summed up over all numbers, in registers. Those that lie beyond the
-// ninth are set aside meanwhile, without gaps, and are all that the other hinges' sums are taken over. Finding dx is a loop
-// of its own: a cell's number looks up the slope, as forward, and where a number is compared with the hinge at which its
-// cell begins, the slope before that hinge.
+// ninth are set aside meanwhile, without gaps, and are all that the other hinges' sums are taken over. dx has a loop of its
+// own, which finds all it needs in registers, too.
 #pragma once
 
 #include "backward.h"
