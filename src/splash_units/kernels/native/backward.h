@@ -233,6 +233,16 @@ struct SavedRecent {
   }
 };
 
+// Calls some<count>(i, x, gradients) for each two of n vectors, and for one that is left.
+template <class T, bool in_twos, class F>
+SPLASH_INLINE void by_two_with_gradients(const T* x, const T* grad, int64_t n, int64_t stride, const F& some) {
+  by_two(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
+    Vec<compute_t<T>> v[count], g[count];
+    load_vectors<T, in_twos, count>(x + i * stride, stride, v), load_vectors<T, in_twos, count>(grad + i * stride, stride, g);
+    some.template operator()<count>(i, v, g);
+  });
+}
+
 // A strip whose vectors are those of a line, which may be longer than sums in float ought to be.
 template <auto strip, bool writes, bool sums, class T>
 void in_short_strips(const T* x, const T* grad, T* dx, int64_t n, int64_t stride, int filled, const Lanes<compute_t<T>>& p,

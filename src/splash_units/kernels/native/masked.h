@@ -171,10 +171,8 @@ SPLASH_ONE_COPY void backward_masked_strip(const T* x, const T* grad, T* dx, int
     // + 0: a flat segment passes on 0.0, never -0.0, as torch.relu has it
     return passing.dx(g * slopes(u, sides, beyond) + Vec<float>{}, in, i);
   };
-  by_two(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
-    constexpr bool in_twos = goes_in_twos<T, affine, finder>;
-    Vec<float> v[count], g[count];
-    load_vectors<T, in_twos, count>(x + i * stride, stride, v), load_vectors<T, in_twos, count>(grad + i * stride, stride, g);
+  constexpr bool in_twos = goes_in_twos<T, affine, finder>;
+  by_two_with_gradients<T, in_twos>(x, grad, n, stride, [&]<int count>(int64_t i, Vec<float>* v, Vec<float>* g) SPLASH_INLINE_LAMBDA {
     SPLASH_UNROLLED
     for (int q = 0; q < count; ++q) v[q] = pass(v[q], g[q], i + q);
     if constexpr (writes) store_vectors<T, in_twos, count>(dx + i * stride, stride, v);

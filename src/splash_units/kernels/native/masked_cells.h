@@ -69,9 +69,7 @@ SPLASH_ONE_COPY FirstRound first_round(const T* x, const T* grad, int64_t n, int
   const Vec<float> limit = all<float>(sets_aside ? p.at[hinges_in_first_round] : 0);
   Round<hinges_in_first_round> round(p.at);
   int64_t number = 0;
-  by_two(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
-    Vec<float> v[count], g[count];
-    load_vectors<T, in_twos, count>(x + i * stride, stride, v), load_vectors<T, in_twos, count>(grad + i * stride, stride, g);
+  by_two_with_gradients<T, in_twos>(x, grad, n, stride, [&]<int count>(int64_t i, Vec<float>* v, Vec<float>* g) SPLASH_INLINE_LAMBDA {
     SPLASH_UNROLLED
     for (int q = 0; q < count; ++q) {
       const Vec<float> z = normalised<affine>(v[q], norms[i + q]), u = magnitude<float>(z);
@@ -142,9 +140,7 @@ SPLASH_ONE_COPY void backward_masked_cells(const T* x, const T* grad, T* dx, int
   const Norms<float, affine> norms(p);
   Passing<float, affine, sums> passing{norms, totals};
   Watch<float> watch;
-  by_two(n, [&]<int count>(int64_t i) SPLASH_INLINE_LAMBDA {
-    Vec<float> v[count], g[count];
-    load_vectors<T, in_twos, count>(x + i * stride, stride, v), load_vectors<T, in_twos, count>(grad + i * stride, stride, g);
+  by_two_with_gradients<T, in_twos>(x, grad, n, stride, [&]<int count>(int64_t i, Vec<float>* v, Vec<float>* g) SPLASH_INLINE_LAMBDA {
     SPLASH_UNROLLED
     for (int q = 0; q < count; ++q) {
       const Vec<float> z = normalised<affine>(v[q], norms[i + q]), u = magnitude<float>(z);
