@@ -38,23 +38,15 @@ def shared_splash(
     share: str = "layer",
     dim: int = 1,
     grad_scale: float | str = "auto",
-    features: Sequence[int] = (),
 ) -> Tensor:
-    """What a module computes: the function, told who shares the slopes and how they learn.
-
-    `features` are what the slopes' own dimensions should be, for those who remember.
-    """
+    """What a module computes: the function, told who shares the slopes and how they learn."""
     # To ask a tensor for its shape, or for a part of it, takes as long as to add up a small layer.
     automatic = grad_scale == "auto"
     shape = x.shape if automatic or share != "layer" else ()
-    trailing = 0
+    features: Sequence[int] = ()
     if share != "layer":
-        try:
-            features = features or a_pos.shape[1:]
-            trailing = trailing_dimensions(shape, share, features, dim)
-        except ValueError:  # but the slopes have the last word: pruning may have replaced them
-            features = a_pos.shape[1:]
-            trailing = trailing_dimensions(shape, share, features, dim)
+        features = a_pos.shape[1:] if share == "unit" else (a_pos.shape[1],)
+    trailing = 0 if share == "layer" else trailing_dimensions(shape, share, features, dim)
     scale = automatic_scale(shape, share, features, dim) if automatic else float(grad_scale)
     return scaled_splash(x, a_pos, a_neg, hinges, trailing, scale)
 
@@ -162,9 +154,7 @@ class Splash(nn.Module):
         return 2 * len(self.hinges) - 1
 
     def forward(self, x: Tensor) -> Tensor:
-        return shared_splash(
-            x, *self._shape(), self.share, self.dim, self.grad_scale, self.features
-        )
+        return shared_splash(x, *self._shape(), self.share, self.dim, self.grad_scale)
 
     def _shape(self) -> tuple[Tensor, Tensor, Tensor]:
         """a_pos, a_neg and hinges, from where a module keeps them.
