@@ -249,6 +249,7 @@ def test_a_state_saved_under_one_kernel_serves_under_another(
 
 
 DISTRIBUTED = """
+import os
 import sys
 import torch
 import torch.distributed as dist
@@ -267,6 +268,9 @@ if rank == 0:
 del network
 dist.barrier()  # or the first to leave would cut off the other
 dist.destroy_process_group()
+# DDP's reducer and its logger own each other, so the group's threads outlive even that call. One
+# that lets go of its last tensor while Python is being torn down would abort the process.
+os._exit(0)
 """
 
 
