@@ -294,6 +294,11 @@ def test_sums_that_only_a_double_holds(where: str) -> None:
     torch.testing.assert_close(summed, torch.full_like(summed, 2048 * 4e36 * 1e-4))
     _, cancelled, _ = OPERATORS.splash_backward(mixed, x, *unit, 0, 1.0)
     assert (cancelled == 0).all()
+    # So few that a strip's sums are floats, but not those of numbers that many strips set aside.
+    sparse = torch.full((32768,), 0.1)
+    sparse[::16] = 4e36
+    _, summed, _ = OPERATORS.splash_backward(torch.ones(32768), sparse, *unit, 0, 1e-4)
+    torch.testing.assert_close(summed, torch.full_like(summed, 2048 * 4e36 * 1e-4))
 
 
 def test_one_value_everywhere_is_summed_up_exactly() -> None:

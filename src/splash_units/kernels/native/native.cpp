@@ -231,10 +231,11 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
               const Norm<compute_t<T>>* norm, const Sums* sums) {
   using C = compute_t<T>;
   if (e.size() == 0) return;
-  const Walk<C> walk(e, sizeof(T), unit.groups == 1, norm, false, sum_length, piece, work_worth_sharing);
+  Walk<C> walk(e, sizeof(T), unit.groups == 1, norm, false, sum_length, piece, work_worth_sharing);
   const int hinges = padded<T>(unit.hinges);
   const Parameters<C> parameters(unit, norm, false, hinges, walk);
   const Finder finder = parameters[0].finder;
+  if (finder == Finder::cells && has_masks) walk.longest = longest_in_rounds;
   const auto strip = backward_strip_for<T>(hinges, affine_for(walk, norm), dx, sums, finder);
   const bool by_line = walk.way == Walk<C>::lines, together = sums_together<T>(hinges, finder);
   const bool by_cell = finder == Finder::cells && !has_masks;

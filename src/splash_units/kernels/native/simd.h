@@ -384,6 +384,8 @@ SPLASH_INLINE Vec<float> nearest(Vec<float> v) { return (Vec<float>)_mm512_round
 SPLASH_INLINE Ints<float> ceiling(Vec<float> v) {
   return (Ints<float>)_mm512_cvt_roundps_epi32((Floats)v, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
 }
+// The one that is nearer to zero, on v's side.
+SPLASH_INLINE Vec<float> no_farther(Vec<float> v, Vec<float> limit) { return (Vec<float>)_mm512_range_ps((Floats)v, (Floats)limit, 0b0010); }
 SPLASH_INLINE Vec<float> lookup(Vec<float> table, Ints<float> index) {
   return (Vec<float>)_mm512_permutexvar_ps((Words)index, (Floats)table);
 }
@@ -426,6 +428,10 @@ SPLASH_INLINE Vec<float> lookup(Vec<float> table, Ints<float> index) {
 SPLASH_INLINE Vec<float> lookup4(Vec<float> table, Ints<float> index) {
   return lane_by_lane<Vec<float>>([&](int lane) { return table[lane / 4 * 4 + (index[lane] & 3)]; });
 }
+#endif
+
+#if !defined(SPLASH_AVX512)
+SPLASH_INLINE Vec<float> no_farther(Vec<float> v, Vec<float> limit) { return smaller<float>(limit, larger<float>(-limit, v)); }
 #endif
 
 constexpr float whole_in_low_bits = 12582912;  // 3 * 2^22: its last place counts ones
