@@ -18,10 +18,10 @@ namespace splash_units {
 namespace {
 
 constexpr int hinges_in_first_round = 6;  // whose sums leave registers for dx
-constexpr int64_t longest_in_rounds = longest_strip;
 
 // So much is done with a vector here that the hardware's own prefetching does not run far enough ahead; and a store that waits
-// for its line holds up those of the numbers that are set aside. fetch_ahead is for loops that do less (strips.h).
+// for its line holds up those of the numbers that are set aside. fetch_ahead is for loops that do less (strips.h). Numbers of
+// half the size ask for each line twice, which costs less than to tell.
 constexpr int64_t vectors_ahead = 32;
 template <bool writes, class T>
 SPLASH_INLINE void fetch_all_ahead(const T* x, const T* grad, const T* dx, int64_t stride) {
@@ -155,11 +155,11 @@ struct StepSlopes {
   }
 };
 
-// dx of at most `sum_length` vectors, and the first round. Whether all is finite; if not, nothing was added to the totals or
+// dx of at most `sum_length` vectors, if it `writes`, and the first round, if it `sums`. Whether all is finite; if not, nothing was added to the totals or
 // set aside, and dx is not to be used.
 template <class T, Affine affine, bool writes, bool sums>
-SPLASH_ONE_COPY bool first_round(const T* x, const T* grad, T* dx, int64_t n, int64_t stride, const Lanes<float>& p,
-                                 const Totals<float>& totals, RoundTotals<hinges_in_first_round>& near, SetAside& beyond) {
+SPLASH_ONE_COPY bool dx_and_first_round(const T* x, const T* grad, T* dx, int64_t n, int64_t stride, const Lanes<float>& p,
+                                        const Totals<float>& totals, RoundTotals<hinges_in_first_round>& near, SetAside& beyond) {
   constexpr bool in_twos = goes_in_twos<T, affine, Finder::cells>;
   const StepSlopes slopes(*p.table);
   const Norms<float, affine> norms(p);
@@ -195,7 +195,7 @@ SPLASH_ONE_COPY bool first_round(const T* x, const T* grad, T* dx, int64_t n, in
   return true;
 }
 
-// At most `longest_in_rounds` vectors; behind a batch norm whose channels differ from vector to vector, `sum_length`.
+// Any number of vectors; behind a batch norm whose channels differ from vector to vector, `sum_length`.
 template <class T, Affine affine, bool writes, bool sums>
 SPLASH_ONE_COPY void backward_masked_cells(const T* x, const T* grad, T* dx, int64_t n, int64_t stride, int filled,
                                            const Lanes<float>& p, const Totals<float>& totals) {
@@ -205,7 +205,7 @@ SPLASH_ONE_COPY void backward_masked_cells(const T* x, const T* grad, T* dx, int
     for (int64_t i = 0; i < n; i += sum_length) {
       const int64_t some = std::min(sum_length, n - i), at = i * stride;
       T* const to = writes ? dx + at : dx;
-      if (!first_round<T, affine, writes, sums>(x + at, grad + at, to, some, stride, p, totals, near, later.numbers)) [[unlikely]]
+      if (!dx_and_first_round<T, affine, writes, sums>(x + at, grad + at, to, some, stride, p, totals, near, later.numbers)) [[unlikely]]
         backward_one_by_one<T, affine, writes, sums>(x + at, grad + at, to, some, stride, filled, p, totals);
       if constexpr (sums) later.when_many(p.at + first);
     }

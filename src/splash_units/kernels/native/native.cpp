@@ -235,7 +235,7 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
   const int hinges = padded<T>(unit.hinges);
   const Parameters<C> parameters(unit, norm, false, hinges, walk);
   const Finder finder = parameters[0].finder;
-  if (finder == Finder::cells && has_masks) walk.longest = longest_in_rounds;
+  if (finder == Finder::cells && has_masks) walk.longest = longest_strip;  // it goes to doubles in time by itself
   const auto strip = backward_strip_for<T>(hinges, affine_for(walk, norm), dx, sums, finder);
   const bool by_line = walk.way == Walk<C>::lines, together = sums_together<T>(hinges, finder);
   const bool by_cell = finder == Finder::cells && !has_masks;

@@ -150,8 +150,7 @@ template <> SPLASH_INLINE Vec<float> plus_product<float>(Vec<float> sum, Vec<flo
 // AVX-512 keeps them in registers of their own, and its instructions leave out the other lanes at no cost.
 constexpr bool has_masks = register_bytes == 64;
 
-// above: u > least. A NaN is on both sides of zero. together: lanes of a mask, moved up
-// to the first.
+// above: u > least. A NaN is on both sides of zero. together: lanes of a mask, moved up to the first.
 #if defined(SPLASH_AVX512)
 typedef __mmask16 Mask;
 SPLASH_INLINE Mask above(Vec<float> u, Vec<float> least) { return _mm512_cmp_ps_mask((Floats)u, (Floats)least, _CMP_GT_OQ); }
@@ -384,8 +383,6 @@ SPLASH_INLINE Vec<float> nearest(Vec<float> v) { return (Vec<float>)_mm512_round
 SPLASH_INLINE Ints<float> ceiling(Vec<float> v) {
   return (Ints<float>)_mm512_cvt_roundps_epi32((Floats)v, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
 }
-// The one that is nearer to zero, on v's side.
-SPLASH_INLINE Vec<float> no_farther(Vec<float> v, Vec<float> limit) { return (Vec<float>)_mm512_range_ps((Floats)v, (Floats)limit, 0b0010); }
 SPLASH_INLINE Vec<float> lookup(Vec<float> table, Ints<float> index) {
   return (Vec<float>)_mm512_permutexvar_ps((Words)index, (Floats)table);
 }
@@ -430,9 +427,14 @@ SPLASH_INLINE Vec<float> lookup4(Vec<float> table, Ints<float> index) {
 }
 #endif
 
-#if !defined(SPLASH_AVX512)
-SPLASH_INLINE Vec<float> no_farther(Vec<float> v, Vec<float> limit) { return smaller<float>(limit, larger<float>(-limit, v)); }
+// The one that is nearer to zero, on v's side.
+SPLASH_INLINE Vec<float> no_farther(Vec<float> v, Vec<float> limit) {
+#if defined(SPLASH_AVX512)
+  return (Vec<float>)_mm512_range_ps((Floats)v, (Floats)limit, 0b0010);
+#else
+  return smaller<float>(limit, larger<float>(-limit, v));
 #endif
+}
 
 constexpr float whole_in_low_bits = 12582912;  // 3 * 2^22: its last place counts ones
 
