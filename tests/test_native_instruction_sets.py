@@ -14,7 +14,12 @@ from splash_units.kernels.native.toolchain import EMULATED
 if native.load() is None:
     pytest.skip(f"no CPU kernel here: {native.why_not()}", allow_module_level=True)
 
-OF_THE_ARITHMETIC = ("test_native.py", "test_native_bfloat16.py", "test_native_batch_norm.py")
+OF_THE_ARITHMETIC = (
+    "test_native.py",
+    "test_native_bfloat16.py",
+    "test_native_batch_norm.py",
+    "test_native_own_slopes.py",
+)
 # What takes long and would find no more: torch's own checks, and much of the same.
 OTHERS = "promises or ten_million or saved"
 

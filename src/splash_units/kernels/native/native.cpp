@@ -9,8 +9,8 @@
 //
 // From here to the arithmetic: walk.h takes a tensor apart into strips, parameters.h holds what a strip
 // needs to know, strips.h, own_slopes.h (lanes that differ forward), wholes.h (few hinges forward), cells.h (many hinges)
-// and backward.h compute, and steps.h, masked.h and masked_cells.h where AVX-512 has a shorter way; simd.h is the vectors
-// and bytes.h their larger tables.
+// and backward.h compute, and steps.h, own_levels.h, masked.h and masked_cells.h where AVX-512 has a shorter way; simd.h is
+// the vectors and bytes.h their larger tables.
 //
 // Slope gradients are summed in float over at most `sum_length` terms a lane, and in AVX-512 over lanes that share a hinge,
 // then in double, over pieces whose bounds depend on the tensor's shape only: the same bits for any number of threads.
@@ -25,6 +25,7 @@
 #include "cells.h"
 #include "masked.h"
 #include "masked_cells.h"
+#include "own_levels.h"
 #include "own_slopes.h"
 #include "parameters.h"
 #include "simd.h"
@@ -83,7 +84,9 @@ template <class T>
 auto forward_strip_for(int hinges, Affine affine, Finder finder, bool own_slopes) {
   if (own_slopes)
     return with_count<T>(hinges, [&](auto k) {
-      return affine == Affine::none ? &forward_own_strip<T, k, Affine::none> : &forward_own_strip<T, k, Affine::each>;
+      if constexpr (has_masks && k > 0 && !std::is_same_v<T, double>)
+        return affine == Affine::none ? &forward_levels_strip<T, k, Affine::none> : &forward_levels_strip<T, k, Affine::each>;
+      else return affine == Affine::none ? &forward_own_strip<T, k, Affine::none> : &forward_own_strip<T, k, Affine::each>;
     });
   return with_affine(affine, [&](auto norm) {
     if constexpr (rounds_down && !std::is_same_v<T, double>) {

@@ -436,6 +436,33 @@ SPLASH_INLINE Vec<float> no_farther(Vec<float> v, Vec<float> limit) {
 #endif
 }
 
+// The one that is farther from zero, as seen from there; the limit for NaN.
+SPLASH_INLINE Vec<float> no_nearer(Vec<float> v, Vec<float> limit) {
+#if defined(SPLASH_AVX512)
+  return (Vec<float>)_mm512_range_ps((Floats)v, (Floats)limit, 0b1011);
+#else
+  return larger<float>(magnitude<float>(v), limit);
+#endif
+}
+// a * b + c, rounded once, whatever the compiler makes of others.
+SPLASH_INLINE Vec<float> product_and(Vec<float> a, Vec<float> b, Vec<float> c) {
+#if defined(SPLASH_AVX512)
+  return (Vec<float>)_mm512_fmadd_ps((Floats)a, (Floats)b, (Floats)c);
+#else
+  Vec<float> v;
+  for (int lane = 0; lane < lanes<float>::count; ++lane) v[lane] = std::fma(a[lane], b[lane], c[lane]);
+  return v;
+#endif
+}
+// a - b, and -0.0 if they are the same.
+SPLASH_INLINE Vec<float> difference_down(Vec<float> a, Vec<float> b) {
+#if defined(SPLASH_AVX512)
+  return (Vec<float>)_mm512_sub_round_ps((Floats)a, (Floats)b, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+#else
+  return a == b ? all<float>(-0.f) : a - b;
+#endif
+}
+
 constexpr float whole_in_low_bits = 12582912;  // 3 * 2^22: its last place counts ones
 
 // An instruction of AVX-512 says for itself how it rounds: floor and ceiling of the product, not too far from zero.
