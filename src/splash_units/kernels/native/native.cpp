@@ -210,8 +210,8 @@ void forward(const T* x, T* y, Extent e, const Unit<compute_t<T>>& unit, const N
   using C = compute_t<T>;
   if (e.size() == 0) return;
   const bool own_lanes = unit.groups > 1 && e.inner == 1;
-  const Walk<C> walk(e, sizeof(T), unit.groups == 1, norm, true, longest_strip, longest_strip * lanes<C>::count,
-                     norm || own_lanes ? work_worth_sharing : worth_sharing);
+  const Walk<C> walk(e, sizeof(T), unit.groups == 1, norm, true, own_lanes ? longest_own_strip : longest_strip,
+                     longest_strip * lanes<C>::count, norm || own_lanes ? work_worth_sharing : worth_sharing);
   const int hinges = padded<T>(unit.hinges);
   const Parameters<C> parameters(unit, norm, true, hinges, walk);
   const bool own_slopes = walk.way == Walk<C>::lines && own_lanes;

@@ -76,14 +76,13 @@ SPLASH_ONE_COPY bool forward_from_levels(const T* x, T* y, int64_t n, const Lane
   unrolled<K>([&](auto s) SPLASH_INLINE_LAMBDA { at[s] = levels.at[s]; });
   Vec<float> finite{};  // no longer so once an input was not
   Watch<float> watch;
-  const auto vectors = [&]<int rows>(int64_t first, int64_t v) SPLASH_INLINE_LAMBDA {  // one a row, of the same channels
-    const auto place = [&](int row) SPLASH_INLINE_LAMBDA { return (first + row * line + v) * W; };
-    const auto& own = levels.of[v];
+  const int64_t width = line * W;
+  const auto vectors = [&]<int rows>(const T* from, T* to, const auto& own, int64_t v) SPLASH_INLINE_LAMBDA {  // one a row, of the same channels
     Vec<float> z[rows], sum[rows];
     Mask left[rows];
     SPLASH_UNROLLED
     for (int row = 0; row < rows; ++row) {
-      z[row] = normalised<affine>(in_order(stored<T>::load(x + place(row))), norms[v]);
+      z[row] = normalised<affine>(in_order(stored<T>::load(from + row * width)), norms[v]);
       left[row] = left_of_zero(z[row]);
       if constexpr (falling) watch.see_least(z[row]);
     }
@@ -104,13 +103,13 @@ SPLASH_ONE_COPY bool forward_from_levels(const T* x, T* y, int64_t n, const Lane
     for (int row = 0; row < rows; ++row) {
       const Vec<float> level = chosen(left[row], left_level, right_level);
       const Vec<float> beyond = falling ? sum[row] - level : difference_down(sum[row], level);
-      stored<T>::store(y + place(row), product_and(chosen(left[row], on_left, on_right), z[row], beyond));
+      stored<T>::store(to + row * width, product_and(chosen(left[row], on_left, on_right), z[row], beyond));
     }
   };
   int64_t i = 0;
   const auto rows_at_a_time = [&]<int rows>() SPLASH_INLINE_LAMBDA {
     for (; i + rows * line <= n; i += rows * line)
-      for (int64_t v = 0; v < line; ++v) vectors.template operator()<rows>(i, v);
+      for (int64_t v = 0; v < line; ++v) vectors.template operator()<rows>(x + (i + v) * W, y + (i + v) * W, levels.of[v], v);
   };
   rows_at_a_time.template operator()<4>();
   rows_at_a_time.template operator()<1>();

@@ -19,6 +19,7 @@ constexpr int64_t piece = 16384;    // elements a thread sums at a time
 // Where nothing is summed. A strip costs some 20 ns to begin, yet what is rare makes all of it slow, and threads are to
 // end together.
 constexpr int64_t longest_strip = 1024;
+constexpr int64_t longest_own_strip = 2 * longest_strip;  // where lanes have slopes of their own: more is to be found before it begins
 
 // More elements than these are shared by threads, as torch's own operators do it: two that are awake take one to three
 // microseconds to meet, others much longer. Where more is done with each, as behind batch norm, backward, or where each lane
@@ -211,6 +212,7 @@ struct Walk {
   // `size` is that of an element in memory.
   Walk(Extent extent, size_t size, bool one_group, bool normed, bool forward, int64_t longest_strip, int64_t piece, int64_t least_to_share)
       : e(extent), by_row(extent), matrix(extent), by_line(extent), longest(longest_strip), piece(piece), least_to_share(least_to_share), sums(!forward) {
+    if (forward && e.size() <= least_to_share) by_line.parts = 1;
     way = one_group && !normed ? flat : e.inner > 1 ? rows : goes_by_line(size, one_group, forward) ? lines : columns;
     tasks = way == flat    ? (e.size() + piece - 1) / piece
             : way == rows  ? by_row.tasks()
