@@ -45,7 +45,7 @@ from splash_units.lab.plan import plan
 from splash_units.lab.process import own_settings, seed_dropout
 from splash_units.lab.spec import TrainSpec, stream_seed
 from splash_units.lab.training import resident, training_batches
-from splash_units.unit import SHARES
+from splash_units.sharing import SHARES
 
 RESULTS = Path(__file__).parent / "results" / "slopes.jsonl"
 PARTS = 10  # of a run, for its curve

@@ -10,7 +10,7 @@ from torch import nn
 from splash_units import BatchNormSplash
 from splash_units.functional import batch_norm_splash
 from splash_units.kernels import native, reference
-from splash_units.unit import automatic_scale
+from splash_units.sharing import automatic_scale
 
 if native.load() is None:
     pytest.skip(f"no CPU kernel here: {native.why_not()}", allow_module_level=True)

@@ -33,15 +33,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from splash_units.functional import scale_gradient, splash
-from splash_units.unit import (
+from splash_units.sharing import (
     SHARES,
     Share,
     automatic_scale,
     checked_features,
     checked_grad_scale,
-    one_of,
     trailing_dimensions,
 )
+from splash_units.unit import one_of
 
 GradScale = float | Literal["auto"]
 
