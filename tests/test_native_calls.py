@@ -97,6 +97,8 @@ class OwnKind(Tensor):
 
 
 class Watching(TorchFunctionMode):
+    """Under which every call goes the general way."""
+
     def __torch_function__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {}))
 
@@ -202,3 +204,57 @@ def test_another_python_gets_another_library() -> None:
     assert keys["native.cpp"] in done.stdout
     assert keys["native_ops.cpp"] in done.stdout
     assert keys["native_python.cpp"] not in done.stdout
+
+
+PLACES: tuple[tuple[tuple[int, ...], int], ...] = (
+    ((5, 6), 1),
+    ((5, 6), -1),
+    ((6, 5), 0),
+    ((5, 6, 7, 4), 1),
+    ((5, 4, 3, 6), -1),
+    ((6, 5, 4), -3),
+    ((5, 6, 1, 1), 1),
+    ((0, 6), 1),
+    ((6,), 0),
+)
+SHARED = [
+    *(("layer", *place) for place in PLACES),
+    *(("channel", *place) for place in PLACES),
+    *(("unit", *place) for place in PLACES[:-1]),  # a sample without dimensions has no units
+]
+
+
+@pytest.mark.parametrize("grad_scale", ["auto", 0.3, 2])
+@pytest.mark.parametrize(("share", "shape", "dim"), SHARED)
+def test_the_short_way_of_a_unit_computes_what_the_general_way_does(
+    share: str, shape: tuple[int, ...], dim: int, grad_scale: float | str
+) -> None:
+    torch.manual_seed(0)
+    features = {"layer": None, "channel": 6, "unit": shape[1:]}[share]
+    unit = Splash(5, init="random", share=share, features=features, dim=dim, grad_scale=grad_scale)
+    x, grad = torch.randn(shape, requires_grad=True), torch.randn(shape)
+
+    def results() -> list[Tensor]:
+        y = unit(x)
+        return [y, *torch.autograd.grad(y, (x, unit.a_pos, unit.a_neg), grad)]
+
+    short = results()
+    with Watching():
+        general = results()
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(short, general, strict=True))
+    answer = CALLS.unit(x, unit.a_pos, unit.a_neg, unit.hinges, share, dim, unit.grad_scale)
+    assert (answer is None) == (share == "unit")
+
+
+@pytest.mark.parametrize("dim", [10**30, -(10**30), 2, -3, True, "1", None])
+def test_the_short_way_of_a_unit_leaves_strange_dimensions_to_the_general_way(dim: object) -> None:
+    unit = Splash(share="channel", features=6)
+    x = torch.randn(5, 6)
+    assert CALLS.unit(x, unit.a_pos, unit.a_neg, unit.hinges, "channel", dim, "auto") is None
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (5, 1), (5,), (7, 6)])
+def test_the_short_way_of_a_unit_refuses_other_channels(shape: tuple[int, ...]) -> None:
+    unit = Splash(share="channel", features=6, dim=0 if shape == (7, 6) else 1)
+    with pytest.raises(ValueError, match=r"made for 6 channels along dimension \d, got an input"):
+        unit(torch.randn(shape))

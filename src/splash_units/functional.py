@@ -65,7 +65,7 @@ def scaled_splash(
         return reference.scaled_splash(x, a_pos, a_neg, hinges, trailing, grad_scale)
     y: Tensor | None = None
     try:
-        if (calls := _usual_calls()) is not None:
+        if (calls := usual_calls()) is not None:
             y = calls.splash(x, a_pos, a_neg, hinges, trailing, grad_scale)
         if y is None and (operators := _operators_for(x)) is not None:
             y = operators.splash(x, a_pos, a_neg, hinges, trailing, grad_scale)
@@ -112,7 +112,7 @@ def batch_norm_splash(
             found = torch.ops.splash_units.batch_norm_splash.default(*arguments)
     else:
         try:
-            if (calls := _usual_calls()) is not None:
+            if (calls := usual_calls()) is not None:
                 found = calls.batch_norm_splash(*arguments)
             if found is None and (operators := _operators_for(x)) is not None:
                 found = operators.batch_norm_splash(*arguments)
@@ -181,7 +181,7 @@ for _function in (_kernel_in_graph, _why_not_in_graph, _is_transformed):
     _function._dynamo_marked_constant = True  # type: ignore[union-attr]
 
 
-def _usual_calls() -> native.Calls | None:
+def usual_calls() -> native.Calls | None:
     """The native kernel's quick functions, unless a kernel is forced or tangents are about."""
     if _FORCED in _environment or forward_ad._current_level >= 0:
         return None

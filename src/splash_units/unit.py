@@ -12,9 +12,10 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from splash_units.functional import batch_norm_splash, scaled_splash
+from splash_units.functional import batch_norm_splash, scaled_splash, usual_calls
 from splash_units.sharing import (
     SHARES,
     Share,
@@ -46,7 +47,15 @@ def shared_splash(
     grad_scale: float | str = "auto",
 ) -> Tensor:
     """What a module computes: the function, told who shares the slopes and how they learn."""
-    # To ask a tensor for its shape, or for a part of it, takes as long as to add up a small layer.
+    # All in one call where it can be: to ask a tensor for its shape takes as long as to add up a
+    # small layer.
+    if not is_compiling() and (calls := usual_calls()) is not None:
+        try:
+            y = calls.unit(x, a_pos, a_neg, hinges, share, dim, grad_scale)
+        except (ValueError, TypeError):
+            y = None  # what is wrong, if anything is, shows below
+        if y is not None:
+            return y
     automatic = grad_scale == "auto"
     shape = x.shape if automatic or share != "layer" else ()
     features: Sequence[int] = ()

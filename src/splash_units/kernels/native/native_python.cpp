@@ -11,8 +11,11 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/MaybeOwned.h>
+#include <c10/util/accumulate.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
+#include <cmath>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -84,6 +87,16 @@ PyObject* wrapped(std::tuple<T...>&& results) {
 
 constexpr int64_t soon_done = 32768;  // elements: a few microseconds
 
+template <class Operator, class... A>
+PyObject* result_of(const Tensor& x, A&&... others) {
+  return wrapped([&] {
+    // To let other threads have Python's lock and to take it back costs as much as a thousand elements.
+    optional<pybind11::gil_scoped_release> while_it_computes;
+    if (x.numel() > soon_done) while_it_computes.emplace();
+    return operators::call<Operator>(x, std::forward<A>(others)...);
+  }());
+}
+
 template <class Operator, class Signature = typename Operator::Signature>
 struct Function;
 
@@ -104,12 +117,51 @@ struct Function<Operator, R(A...)> {
     }
     const std::tuple<decltype(Argument<A>::get(args[I]))...> values{Argument<A>::get(args[I])...};
     if (PyErr_Occurred()) return nullptr;
-    return wrapped([&] {
-      // To let other threads have Python's lock and to take it back costs as much as a thousand elements.
-      optional<pybind11::gil_scoped_release> while_it_computes;
-      if (std::get<0>(values).numel() > soon_done) while_it_computes.emplace();
-      return operators::call<Operator>(std::get<I>(values)...);
-    }());
+    return result_of<Operator>(std::get<I>(values)...);
+  }
+};
+
+// What Splash.forward asks for: the operator, told by a module's `share`, `dim` and `grad_scale`, which Python would need
+// longer to make sense of than the kernel to compute a small layer. What it does not serve, splash_units.unit does.
+class Unit {
+ public:
+  static PyObject* call(PyObject*, PyObject* const* args, Py_ssize_t count) {  // x, a_pos, a_neg, hinges, share, dim, grad_scale
+    HANDLE_TH_ERRORS
+    using OfTensor = Argument<const Tensor&>;
+    if (count != 7 || somebody_watches() || !std::all_of(args, args + 4, OfTensor::is_ordinary)) Py_RETURN_NONE;
+    const Tensor &x = OfTensor::get(args[0]), &a_pos = OfTensor::get(args[1]);
+    const auto where = channels_of(x, a_pos, args[4], args[5]);
+    if (!where) Py_RETURN_NONE;
+    const auto scale = scale_for(x, *where, args[6]);
+    if (!scale) Py_RETURN_NONE;
+    return result_of<operators::Splash>(x, a_pos, OfTensor::get(args[2]), OfTensor::get(args[3]), where->trailing, *scale);
+    END_HANDLE_TH_ERRORS
+  }
+
+ private:
+  struct Channels {
+    int64_t count, dim, trailing;  // count: 0 if the layer shares its slopes
+  };
+  static bool is(PyObject* word, const char* expected) {
+    return PyUnicode_CheckExact(word) && PyUnicode_CompareWithASCIIString(word, expected) == 0;
+  }
+  static optional<Channels> channels_of(const Tensor& x, const Tensor& a_pos, PyObject* share, PyObject* along) {
+    if (is(share, "layer")) return Channels{0, 0, 0};
+    if (!is(share, "channel") || !PyLong_CheckExact(along)) return std::nullopt;
+    int overflow;
+    const int64_t rank = x.dim(), given = PyLong_AsLongLongAndOverflow(along, &overflow), dim = given < 0 ? given + rank : given;
+    if (overflow || dim < 0 || dim >= rank || a_pos.dim() != 2 || a_pos.size(1) != x.size(dim)) return std::nullopt;
+    return Channels{x.size(dim), dim, rank - dim - 1};
+  }
+  // As splash_units.sharing.automatic_scale has it, if that is asked for.
+  static optional<double> scale_for(const Tensor& x, const Channels& channels, PyObject* grad_scale) {
+    if (PyFloat_CheckExact(grad_scale)) return PyFloat_AS_DOUBLE(grad_scale);
+    if (!is(grad_scale, "auto")) return std::nullopt;
+    if (x.dim() < 2 || x.size(0) == 0) return 1;
+    int64_t sharing = c10::multiply_integers(x.sizes().slice(1));
+    if (!channels.count) return sharing > 9 ? 3 / std::sqrt(double(sharing)) : 1;
+    if (channels.dim > 0) sharing /= channels.count;
+    return sharing > 1 ? 1 / std::sqrt(double(sharing)) : 1;
   }
 };
 
@@ -129,6 +181,7 @@ PyMethodDef functions[] = {
     method<operators::SplashBackward>(),
     method<operators::BatchNormSplash>(),
     method<operators::BatchNormSplashBackward>(),
+    method("unit", &Unit::call, METH_FASTCALL),
     method("with_general_way", &with_general_way, METH_FASTCALL),
     {nullptr, nullptr, 0, nullptr},
 };
