@@ -24,9 +24,8 @@ def test_fused_operators_keep_their_promises_to_torch(share: str, training: bool
     x = torch.randn(4, 3, 5, requires_grad=True)
     arguments = (x, *norm, unit.a_pos, unit.a_neg, unit.hinges, training, 0.1, 1e-5, 0.5)
     torch.library.opcheck(torch.ops.splash_units.batch_norm_splash.default, arguments)
-    statistics = torch.ops.splash_units.batch_norm_splash.default(*arguments)[1]
-    known = (torch.randn(4, 3, 5), *arguments[:3], statistics, *arguments[5:8])
-    backward = (*(t.detach() for t in known), training, 0.5)
+    kept = torch.ops.splash_units.batch_norm_splash.default(*arguments)[1]
+    backward = (torch.randn(4, 3, 5), x.detach(), kept, 4, share == "channel", training, 0.5)
     torch.library.opcheck(torch.ops.splash_units.batch_norm_splash_backward.default, backward)
 
 
@@ -278,3 +277,44 @@ def test_one_value_a_channel_has_no_statistics() -> None:
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         batch_norm_splash(torch.randn(1, 4), *norm[2:], *norm[:2], *shape, True, 0.1, 1e-5)
     assert torch.equal(norm[3], torch.ones(4))
+
+
+@pytest.mark.parametrize("share", ["layer", "channel"])
+def test_slopes_that_change_before_the_backward_do_not_change_the_gradients(share: str) -> None:
+    """What the backward needs of them is a copy; of x it is not, and torch's own check says so."""
+    torch.manual_seed(0)
+    unit, x = BatchNormSplash(4, init="random", share=share), torch.randn(6, 4, requires_grad=True)
+    inputs = (x, *unit.parameters())
+    expected = torch.autograd.grad(unit(x).square().sum(), inputs)
+    total = unit(x).square().sum()
+    with torch.no_grad():
+        for parameter in unit.parameters():
+            parameter.mul_(-3.0)
+    ours = torch.autograd.grad(total, inputs)
+    assert all(torch.equal(mine, other) for mine, other in zip(ours, expected, strict=True))
+
+    total = unit(x).square().sum()
+    with torch.no_grad():
+        x.mul_(2.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        total.backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_gradients_have_the_type_of_what_they_belong_to(dtype: torch.dtype) -> None:
+    unit = BatchNormSplash(4, share="channel").to(dtype)
+    unit(torch.randn(6, 4)).sum().backward()  # float32, whatever the parameters are
+    assert {p.grad.dtype for p in unit.parameters() if p.grad is not None} == {dtype}
+    assert all(p.grad is not None and p.grad.shape == p.shape for p in unit.parameters())
+
+
+@pytest.mark.parametrize(("share", "hinges"), [("layer", 3), ("channel", 4), ("layer", 0)])
+def test_the_backward_refuses_what_another_unit_kept(share: str, hinges: int) -> None:
+    unit, x = BatchNormSplash(4), torch.randn(6, 4)
+    norm = (unit.weight, unit.bias, unit.running_mean, unit.running_var)
+    shape = (unit.a_pos, unit.a_neg, unit.hinges)
+    kept = torch.ops.splash_units.batch_norm_splash(x, *norm, *shape, True, 0.1, 1e-5)[1]
+    with pytest.raises(ValueError, match="batch_norm_splash_backward"):
+        torch.ops.splash_units.batch_norm_splash_backward(
+            x, x, kept.detach(), hinges, share == "channel", True
+        )

@@ -304,12 +304,13 @@ def test_a_graph_knows_how_results_lie_in_memory(layout: str) -> None:
         if _is_one_run(x.shape, own, trailing):
             calls.append((operators.splash, (x, *unit)))
             calls.append((operators.splash_backward, (torch.ones_like(x), x, *unit)))
-    norm, statistics = (None,) * 4, torch.ones(2, x.shape[1])
     for by in ((), x.shape[1:2]):
         unit = (torch.ones(4, *by), torch.ones(4, *by), HINGES, True)
-        calls.append((operators.batch_norm_splash, (x, *norm, *unit, 0.1, 1e-5)))
-        known = (torch.ones_like(x), x, None, None, statistics)
-        calls.append((operators.batch_norm_splash_backward, (*known, *unit)))
+        forward = (x, *(None,) * 4, *unit, 0.1, 1e-5)
+        calls.append((operators.batch_norm_splash, forward))
+        kept = operators.batch_norm_splash(*forward)[1]
+        backward = (torch.ones_like(x), x, kept, 4, bool(by), True)
+        calls.append((operators.batch_norm_splash_backward, backward))
     for operator, arguments in calls:
         with FakeTensorMode() as mode:
             fake = [mode.from_tensor(a) if isinstance(a, Tensor) else a for a in arguments]

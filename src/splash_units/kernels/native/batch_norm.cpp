@@ -121,21 +121,11 @@ void moments(const T* x, Extent e, double* mean, double* variance) {
 }
 
 template <class C>
-void normalise(int64_t channels, const double* mean, const double* variance, double eps, const C* weight, const C* bias, C* statistics,
-               C* scale, C* shift) {
+void normalise(int64_t channels, const double* mean, const double* variance, double eps, const C* weight, const C* bias, C* mean_kept,
+               C* inverse_std, C* scale, C* shift) {
   for (int64_t c = 0; c < channels; ++c) {
     const double inverse = 1 / std::sqrt(variance[c] + eps), by = inverse * (weight ? weight[c] : 1);
-    statistics[c] = static_cast<C>(mean[c]), statistics[channels + c] = static_cast<C>(inverse);
-    scale[c] = static_cast<C>(by);
-    shift[c] = static_cast<C>((bias ? bias[c] : 0) - mean[c] * by);
-  }
-}
-
-template <class C>
-void normalise_again(int64_t channels, const C* statistics, const C* weight, const C* bias, C* scale, C* shift) {
-  const C *mean = statistics, *inverse_std = mean + channels;
-  for (int64_t c = 0; c < channels; ++c) {
-    const double by = static_cast<double>(inverse_std[c]) * (weight ? weight[c] : 1);
+    mean_kept[c] = static_cast<C>(mean[c]), inverse_std[c] = static_cast<C>(inverse);
     scale[c] = static_cast<C>(by);
     shift[c] = static_cast<C>((bias ? bias[c] : 0) - mean[c] * by);
   }
@@ -143,9 +133,8 @@ void normalise_again(int64_t channels, const C* statistics, const C* weight, con
 
 // The batch's own statistics moved with x: dx = w/std (dz - mean(dz) - x̂ mean(dz x̂)).
 template <class C>
-void move_with_batch(int64_t channels, double count, const C* statistics, const C* scale, const double* dz,
+void move_with_batch(int64_t channels, double count, const C* inverse_std, const C* scale, const double* dz,
                      const double* dz_x, C* from_x, C* constant) {
-  const C* inverse_std = statistics + channels;
   for (int64_t c = 0; c < channels; ++c) {
     const double share = scale[c] / count, s = inverse_std[c];
     // Statistics that no number moves pass on no NaN or infinity either.
@@ -192,8 +181,7 @@ SPLASH_FOR(double)
 SPLASH_FOR(bfloat16)
 SPLASH_FOR(float16)
 #define SPLASH_IN(C)                                                                                                       \
-  template void normalise(int64_t, const double*, const double*, double, const C*, const C*, C*, C*, C*);                   \
-  template void normalise_again(int64_t, const C*, const C*, const C*, C*, C*);                                             \
+  template void normalise(int64_t, const double*, const double*, double, const C*, const C*, C*, C*, C*, C*);              \
   template void move_with_batch(int64_t, double, const C*, const C*, const double*, const double*, C*, C*);              \
   template void finish(const C*, C*, Extent, const Norm<C>&);
 SPLASH_IN(float)

@@ -64,20 +64,15 @@ void finish(const C* x, C* dx, Extent, const Norm<C>&);
 template <class T>
 void moments(const T* x, Extent, double* mean, double* variance);
 
-// What is kept for the backward, a row of means and one of 1/std, and a Norm's scale and shift. weight and bias may be
-// null.
+// Of each channel what is kept for the backward: its mean and 1/std, and a Norm's scale and shift. weight and bias may be null.
 template <class C>
-void normalise(int64_t channels, const double* mean, const double* variance, double eps, const C* weight, const C* bias, C* statistics,
-               C* scale, C* shift);
-
-// Scale and shift once more, from what was kept.
-template <class C>
-void normalise_again(int64_t channels, const C* statistics, const C* weight, const C* bias, C* scale, C* shift);
+void normalise(int64_t channels, const double* mean, const double* variance, double eps, const C* weight, const C* bias, C* mean_kept,
+               C* inverse_std, C* scale, C* shift);
 
 // A Norm's from_x and constant where the statistics were those of a batch with `count` numbers a channel.
 template <class C>
-void move_with_batch(int64_t channels, double count, const C* statistics, const C* scale, const double* dz,
-                     const double* dz_x, C* from_x, C* constant);
+void move_with_batch(int64_t channels, double count, const C* inverse_std, const C* scale, const double* dz, const double* dz_x, C* from_x,
+                     C* constant);
 
 const char* instruction_set();
 

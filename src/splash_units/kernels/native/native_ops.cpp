@@ -4,7 +4,7 @@
 // a call, more than all the arithmetic of an MLP's activation. torch's stable headers, which the kernel
 // itself is built on, have no word for a graph node, hence the full ones; they cost the compile time.
 //
-// Saved for backward: x, the slopes and the hinges; with batch norm also two numbers a channel.
+// Saved for backward: x, the slopes and the hinges; with batch norm also four numbers a channel.
 
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -49,14 +49,15 @@ Tensor splash(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg, const T
   return y;
 }
 
-Tensor as_gradient(const std::vector<double>& sums, const Tensor& a, double scale) {
-  const auto type = a.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  Tensor g = at::detail::empty_cpu(a.sizes(), type);
+Tensor as_gradient(const std::vector<double>& sums, at::IntArrayRef shape, at::ScalarType type, double scale) {
+  const auto wide = type == at::kDouble ? at::kDouble : at::kFloat;
+  Tensor g = at::detail::empty_cpu(shape, wide);
   auto fill = [&](auto* out) { for (size_t i = 0; i < sums.size(); ++i) out[i] = sums[i] * scale; };
-  if (type == at::kDouble) fill(g.mutable_data_ptr<double>());
+  if (wide == at::kDouble) fill(g.mutable_data_ptr<double>());
   else fill(g.mutable_data_ptr<float>());
-  return type == a.scalar_type() ? g : g.to(a.scalar_type());
+  return wide == type ? g : g.to(type);
 }
+Tensor as_gradient(const std::vector<double>& sums, const Tensor& a, double scale) { return as_gradient(sums, a.sizes(), a.scalar_type(), scale); }
 
 std::tuple<Tensor, Tensor, Tensor> splash_backward(const Tensor& grad, const Tensor& x, const Tensor& a_pos, const Tensor& a_neg,
                                                    const Tensor& hinges, int64_t trailing, double grad_scale) {
@@ -179,7 +180,20 @@ void check_channels(const Tensor& x, std::initializer_list<const optional<Tensor
                       (*t)->sizes());
 }
 
-// y, and what the backward needs of the statistics: a row of means, a row of 1/std.
+// What the backward needs beside x, one after the other, in the type of the computation. One tensor: to save one and to hand it
+// on, which a compiled graph does in Python, takes as long as some of a small layer's arithmetic.
+template <class C>
+struct Kept {
+  C *mean, *inverse_std, *scale, *shift, *at, *pos, *neg;
+
+  Kept(C* memory, int64_t channels, int64_t hinges, int64_t groups)
+      : mean(memory), inverse_std(mean + channels), scale(inverse_std + channels), shift(scale + channels), at(shift + channels),
+        pos(at + hinges), neg(pos + hinges * groups) {}
+};
+template <class Size>
+Size kept_numbers(const Size& channels, const Size& hinges, const Size& groups) { return channels * 4 + hinges * (groups * 2 + 1); }
+
+// y, and what the backward needs.
 std::tuple<Tensor, Tensor> batch_norm_splash(const Tensor& x, const optional<Tensor>& weight, const optional<Tensor>& bias,
                                                      const optional<Tensor>& running_mean, const optional<Tensor>& running_var,
                                                      const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges,
@@ -195,7 +209,8 @@ std::tuple<Tensor, Tensor> batch_norm_splash(const Tensor& x, const optional<Ten
   const HeldUnit unit(x, a_pos, a_neg, hinges);
   const Held w = held(weight, type), b = held(bias, type);
   Tensor y = result_like(view, x);
-  Tensor statistics = at::detail::empty_cpu({2, channels}, type);
+  const int64_t number = hinges.numel(), groups = a_pos.numel() / number;
+  Tensor kept = at::detail::empty_cpu({kept_numbers(channels, number, groups)}, type);
   std::vector<double> moments_of(2 * channels);
   double *mean = moments_of.data(), *variance = mean + channels;
   if (training) {
@@ -211,77 +226,82 @@ std::tuple<Tensor, Tensor> batch_norm_splash(const Tensor& x, const optional<Ten
   with_type(x, [&](auto sample) {
     using T = decltype(sample);
     using C = compute_t<T>;
-    std::vector<C> coefficients(2 * channels);
-    C *scale = coefficients.data(), *shift = scale + channels;
-    normalise<C>(channels, mean, variance, eps, read_if_defined<C>(w), read_if_defined<C>(b), statistics.mutable_data_ptr<C>(), scale, shift);
-    const Norm<C> norm{scale, shift};
-    forward<T>(read<T>(*view.x), write<T>(y), view.extent, unit.as<C>(), &norm);
+    const Kept<C> keep(kept.mutable_data_ptr<C>(), channels, number, groups);
+    normalise<C>(channels, mean, variance, eps, read_if_defined<C>(w), read_if_defined<C>(b), keep.mean, keep.inverse_std, keep.scale, keep.shift);
+    const Unit<C> own = unit.as<C>();
+    std::copy_n(own.at, number, keep.at), std::copy_n(own.pos, number * groups, keep.pos), std::copy_n(own.neg, number * groups, keep.neg);
+    const Norm<C> norm{keep.scale, keep.shift};
+    forward<T>(read<T>(*view.x), write<T>(y), view.extent, own, &norm);
   });
-  return {y, statistics};
+  return {y, kept};
 }
 
-// Gradients of x, weight, bias and the slopes.
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> batch_norm_splash_backward(
-    const Tensor& grad, const Tensor& x, const optional<Tensor>& weight, const optional<Tensor>& bias, const Tensor& statistics,
-    const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges, bool training, double grad_scale) {
-  const View view = normalised_view(x, a_pos, a_neg, hinges);
-  check_channels(x, {&weight, &bias});
-  const int64_t channels = view.extent.channels;
-  TORCH_CHECK_VALUE(statistics.dim() == 2 && statistics.size(0) == 2 && statistics.size(1) == channels,
-                    "batch_norm_splash: statistics must be two rows of ", channels, " channels, got shape ", statistics.sizes());
+// Gradients of x, weight, bias and the slopes, all but that of x in the type of the computation.
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> batch_norm_splash_backward(const Tensor& grad, const Tensor& x, const Tensor& kept, int64_t hinges,
+                                                                              bool own_slopes, bool training, double grad_scale) {
+  TORCH_CHECK_VALUE(x.dim() >= 2 && x.numel() > 0 && hinges > 0 && hinges <= most_hinges,
+                    "batch_norm_splash_backward: x of shape ", x.sizes(), " and ", hinges, " hinges");
+  const View view = view_of(x, by_channel);
+  const int64_t channels = view.extent.channels, groups = own_slopes ? channels : 1;
+  const auto type = compute_dtype(x);
+  TORCH_CHECK_VALUE(kept.device().is_cpu() && kept.scalar_type() == type && kept.is_contiguous() && kept.numel() == kept_numbers(channels, hinges, groups),
+                    "batch_norm_splash_backward: what the forward kept of ", channels, " channels is a vector of ", kept_numbers(channels, hinges, groups),
+                    ", got shape ", kept.sizes());
   // Statistics that were not the batch's own are those of infinitely many numbers: none moves them.
   const double count = training ? static_cast<double>(view.extent.outer * view.extent.inner) : INFINITY;
-  const auto type = compute_dtype(x);
-  const HeldUnit unit(x, a_pos, a_neg, hinges);
-  const Held w = held(weight, type), b = held(bias, type), kept = contiguous_as(type, statistics), g = like(grad, *view.x);
+  const Held g = like(grad, *view.x);
   Tensor dx = result_like(view, x);
-  std::vector<double> pos(a_pos.numel()), neg(a_neg.numel()), dz(channels), dz_x(channels);
+  std::vector<double> pos(hinges * groups), neg(hinges * groups), dz(channels), dz_x(channels);
   const Sums sums{pos.data(), neg.data(), dz.data(), dz_x.data()};
   with_type(x, [&](auto sample) {
     using T = decltype(sample);
     using C = compute_t<T>;
-    const C *mean = kept->const_data_ptr<C>(), *inverse_std = mean + channels;
-    std::vector<C> coefficients(4 * channels);
-    C *scale = coefficients.data(), *shift = scale + channels, *from_x = shift + channels, *constant = from_x + channels;
-    normalise_again<C>(channels, mean, read_if_defined<C>(w), read_if_defined<C>(b), scale, shift);
-    Norm<C> norm{scale, shift, mean};
-    const bool keeps_dz = training && holds_dz<T>(view.extent, unit.as<C>());
-    backward<T>(read<T>(*view.x), read<T>(*g), keeps_dz ? write<T>(dx) : nullptr, view.extent, unit.as<C>(), &norm, &sums);
-    move_with_batch<C>(channels, count, mean, scale, dz.data(), dz_x.data(), from_x, constant);
-    norm.from_grad = scale, norm.from_x = from_x, norm.constant = constant;
+    const Kept<const C> keep(kept.const_data_ptr<C>(), channels, hinges, groups);
+    const Unit<C> unit{static_cast<int>(hinges), groups, keep.at, keep.pos, keep.neg};
+    std::vector<C> coefficients(2 * channels);
+    C *from_x = coefficients.data(), *constant = from_x + channels;
+    Norm<C> norm{keep.scale, keep.shift, keep.mean};
+    const bool keeps_dz = training && holds_dz<T>(view.extent, unit);
+    backward<T>(read<T>(*view.x), read<T>(*g), keeps_dz ? write<T>(dx) : nullptr, view.extent, unit, &norm, &sums);
+    move_with_batch<C>(channels, count, keep.inverse_std, keep.scale, dz.data(), dz_x.data(), from_x, constant);
+    norm.from_grad = keep.scale, norm.from_x = from_x, norm.constant = constant;
     if (keeps_dz) finish<C>(read<C>(*view.x), write<C>(dx), view.extent, norm);
-    else backward<T>(read<T>(*view.x), read<T>(*g), write<T>(dx), view.extent, unit.as<C>(), &norm, nullptr);
-    for (int64_t c = 0; c < channels; ++c) dz_x[c] *= inverse_std[c];
+    else backward<T>(read<T>(*view.x), read<T>(*g), write<T>(dx), view.extent, unit, &norm, nullptr);
+    for (int64_t c = 0; c < channels; ++c) dz_x[c] *= keep.inverse_std[c];
   });
-  const auto gradient = [&](const std::vector<double>& sums, const optional<Tensor>& of) {
-    return as_gradient(sums, is_there(of) ? *of : statistics.select(0, 0), 1.0);
+  const auto slopes = [&](const std::vector<double>& sums) {
+    return own_slopes ? as_gradient(sums, {hinges, channels}, type, grad_scale) : as_gradient(sums, {hinges}, type, grad_scale);
   };
-  return {dx, gradient(dz_x, weight), gradient(dz, bias), as_gradient(pos, a_pos, grad_scale), as_gradient(neg, a_neg, grad_scale)};
+  return {dx, as_gradient(dz_x, {channels}, type, 1), as_gradient(dz, {channels}, type, 1), slopes(pos), slopes(neg)};
 }
 
 struct BatchNormSplashBackward : torch::autograd::Node {
-  SavedVariable x, weight, bias, statistics, a_pos, a_neg, hinges;
-  bool training;
+  SavedVariable x, kept;
+  SavedVariable weight, bias, a_pos, a_neg, hinges;  // for a second derivative
+  c10::SymInt number;
+  bool has_weight, has_bias, own_slopes, training;
   double eps, grad_scale;
 
   variable_list apply(variable_list&& grads) override {
     if (!grads[0].defined()) return variable_list(5);
-    const auto if_saved = [](const SavedVariable& saved) {  // one that was never saved unpacks as undefined
-      const Tensor t = saved.unpack();
-      return t.defined() ? optional<Tensor>(t) : std::nullopt;
-    };
-    const optional<Tensor> w = if_saved(weight), b = if_saved(bias);
-    const Tensor x_ = x.unpack(), kept = statistics.unpack();
-    const Tensor pos = a_pos.unpack(), neg = a_neg.unpack(), at = hinges.unpack();
+    const Tensor x_ = x.unpack(), kept_ = kept.unpack();
     auto [dx, dw, db, d_pos, d_neg] =
-        at::GradMode::is_enabled()
-            ? operators::call<operators::DifferentiableBatchNormBackward>(grads[0], x_, w, b, kept, pos, neg, at, training, eps, grad_scale)
-            : operators::call<operators::BatchNormSplashBackward>(grads[0], x_, w, b, kept, pos, neg, at, training, grad_scale);
-    return {dx, w ? dw : Tensor(), b ? db : Tensor(), d_pos, d_neg};
+        at::GradMode::is_enabled() ? differentiable(grads[0], x_, kept_)
+                                   : operators::call<operators::BatchNormSplashBackward>(grads[0], x_, kept_, number, own_slopes, training, grad_scale);
+    return {dx, has_weight ? dw : Tensor(), has_bias ? db : Tensor(), d_pos, d_neg};
   }
   std::string name() const override { return "BatchNormSplashBackward"; }
   void release_variables() override {
-    for (SavedVariable* saved : {&x, &weight, &bias, &statistics, &a_pos, &a_neg, &hinges}) saved->reset_data();
+    for (SavedVariable* saved : {&x, &kept, &weight, &bias, &a_pos, &a_neg, &hinges}) saved->reset_data();
+  }
+
+ private:
+  std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> differentiable(const Tensor& grad, const Tensor& x_, const Tensor& kept_) {
+    const auto if_saved = [](bool was, const SavedVariable& saved) { return was ? optional<Tensor>(saved.unpack()) : std::nullopt; };
+    const c10::SymInt channels = x_.sym_size(1);
+    const Tensor statistics = kept_.narrow_symint(0, 0, channels * 2).view_symint({2, channels});
+    return operators::call<operators::DifferentiableBatchNormBackward>(grad, x_, if_saved(has_weight, weight), if_saved(has_bias, bias), statistics,
+                                                                       a_pos.unpack(), a_neg.unpack(), hinges.unpack(), training, eps, grad_scale);
   }
 };
 
@@ -297,34 +317,37 @@ std::tuple<Tensor, Tensor> batch_norm_splash_autograd(
     node->set_next_edges(torch::autograd::collect_next_edges(x, w, b, a_pos, a_neg));
     node->x = SavedVariable(x, false), node->hinges = SavedVariable(hinges, false);
     node->a_pos = SavedVariable(a_pos, false), node->a_neg = SavedVariable(a_neg, false);
+    node->has_weight = w.defined(), node->has_bias = b.defined();
     if (w.defined()) node->weight = SavedVariable(w, false);
     if (b.defined()) node->bias = SavedVariable(b, false);
+    node->number = hinges.sym_numel(), node->own_slopes = a_pos.dim() > 1;
     node->training = training, node->eps = eps, node->grad_scale = grad_scale;
   }
-  auto [y, statistics] = [&] {
+  auto [y, kept] = [&] {
     at::AutoDispatchBelowADInplaceOrView guard;
     return operators::call<operators::BatchNormSplash>(x, weight, bias, running_mean, running_var, a_pos, a_neg, hinges, training, momentum, eps, grad_scale);
   }();
   if (node) {
-    node->statistics = SavedVariable(statistics, false);
+    node->kept = SavedVariable(kept, false);
     torch::autograd::set_history(y, node);
   }
-  return {y, statistics};
+  return {y, kept};
 }
 
 std::tuple<Tensor, Tensor> batch_norm_splash_meta(const Tensor& x, const optional<Tensor>&, const optional<Tensor>&,
                                                           const optional<Tensor>&, const optional<Tensor>&, const Tensor& a_pos,
                                                           const Tensor& a_neg, const Tensor& hinges, bool, double, double, double) {
   on_one_device(x, {&a_pos, &a_neg, &hinges});
-  return {result_meta(x, by_channel), at::empty_symint({2, x.sym_size(1)}, x.options().dtype(compute_dtype(x)))};
+  const c10::SymInt numbers = kept_numbers(x.sym_size(1), hinges.sym_numel(), a_pos.dim() > 1 ? x.sym_size(1) : c10::SymInt(1));
+  return {result_meta(x, by_channel), at::empty_symint({numbers}, x.options().dtype(compute_dtype(x)))};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> batch_norm_splash_backward_meta(
-    const Tensor&, const Tensor& x, const optional<Tensor>& weight, const optional<Tensor>& bias, const Tensor& statistics,
-    const Tensor& a_pos, const Tensor& a_neg, const Tensor&, bool, double) {
-  const auto gradient = [&](const optional<Tensor>& of) { return at::empty_like(is_there(of) ? *of : statistics.select(0, 0)); };
-  return {result_meta(x, by_channel), gradient(weight), gradient(bias), at::empty_like(a_pos, at::MemoryFormat::Contiguous),
-          at::empty_like(a_neg, at::MemoryFormat::Contiguous)};
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> batch_norm_splash_backward_meta(const Tensor&, const Tensor& x, const Tensor& kept, c10::SymInt hinges,
+                                                                                   bool own_slopes, bool, double) {
+  const c10::SymInt channels = x.sym_size(1);
+  const auto of_channels = [&] { return at::empty_symint({channels}, kept.options()); };
+  const auto slopes = [&] { return own_slopes ? at::empty_symint({hinges, channels}, kept.options()) : at::empty_symint({hinges}, kept.options()); };
+  return {result_meta(x, by_channel), of_channels(), of_channels(), slopes(), slopes()};
 }
 
 }  // namespace
@@ -338,8 +361,8 @@ TORCH_LIBRARY(splash_units, m) {
         "float grad_scale) -> (Tensor, Tensor, Tensor)", tags);
   m.def("batch_norm_splash(Tensor x, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, Tensor(b!)? running_var, Tensor a_pos, "
         "Tensor a_neg, Tensor hinges, bool training, float momentum, float eps, float grad_scale=1.0) -> (Tensor, Tensor)", tags);
-  m.def("batch_norm_splash_backward(Tensor grad, Tensor x, Tensor? weight, Tensor? bias, Tensor statistics, Tensor a_pos, "
-        "Tensor a_neg, Tensor hinges, bool training, float grad_scale=1.0) -> (Tensor, Tensor, Tensor, Tensor, Tensor)", tags);
+  m.def("batch_norm_splash_backward(Tensor grad, Tensor x, Tensor kept, SymInt hinges, bool own_slopes, bool training, "
+        "float grad_scale=1.0) -> (Tensor, Tensor, Tensor, Tensor, Tensor)", tags);
   m.def("differentiable_batch_norm_backward(Tensor grad, Tensor x, Tensor? weight, Tensor? bias, Tensor statistics, "
         "Tensor a_pos, Tensor a_neg, Tensor hinges, bool training, float eps, float grad_scale) "
         "-> (Tensor, Tensor, Tensor, Tensor, Tensor)", tags);

@@ -71,6 +71,7 @@ template <> struct Argument<int64_t> {
   static bool is_ordinary(PyObject* o) { return PyLong_CheckExact(o); }
   static int64_t get(PyObject* o) { return PyLong_AsLongLong(o); }
 };
+template <> struct Argument<c10::SymInt> : Argument<int64_t> {};
 template <> struct Argument<double> {
   static bool is_ordinary(PyObject* o) { return PyFloat_CheckExact(o); }
   static double get(PyObject* o) { return PyFloat_AS_DOUBLE(o); }
