@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "native.h"
@@ -69,7 +70,7 @@ void look_at_ragged(const T* x, int filled, MomentsInLanes<T>& to) {
 }
 
 template <class T>
-void moments_of_rows(const T* x, Extent e, Moments<double>* whole) {
+void moments_of_rows(const T* x, Extent e, double* mean, double* deviation) {
   using C = compute_t<T>;
   constexpr int W = lanes<C>::count;
   parallel(e.channels, e.size() > work_worth_sharing, [&](int64_t c) {
@@ -81,12 +82,14 @@ void moments_of_rows(const T* x, Extent e, Moments<double>* whole) {
         else look_at_ragged(row + i, filled, in_lanes);
       });
     }
-    for (int lane = 0; lane < W; ++lane) whole[c].join(in_lanes.count[lane], in_lanes.mean[lane], in_lanes.deviation[lane]);
+    Moments<double> whole;
+    for (int lane = 0; lane < W; ++lane) whole.join(in_lanes.count[lane], in_lanes.mean[lane], in_lanes.deviation[lane]);
+    mean[c] = whole.mean, deviation[c] = whole.deviation;
   });
 }
 
 template <class T>
-void moments_of_columns(const T* x, Extent e, Moments<double>* whole) {
+void moments_of_columns(const T* x, Extent e, double* mean, double* deviation) {
   constexpr int W = lanes<compute_t<T>>::count;
   const Columns<compute_t<T>> columns(e);
   std::vector<MomentsInLanes<T>> parts(columns.row_tasks * columns.vectors);
@@ -98,31 +101,37 @@ void moments_of_columns(const T* x, Extent e, Moments<double>* whole) {
       for (int64_t q = 0; q < across; ++q) look<T, 1>(x + i + q * W, n, columns.width, mine + v + q);
     });
   });
-  for (int64_t v = 0; v < columns.vectors; ++v) {
+  for (int64_t v = 0; v < columns.vectors; ++v)
     for (int64_t task = 1; task < columns.row_tasks; ++task) parts[v].join(parts[task * columns.vectors + v]);
+  if (columns.fold == 1) {  // each lane has a channel of its own
+    for (int64_t v = 0; v < columns.vectors; ++v)
+      std::memcpy(mean + v * W, &parts[v].mean, W * sizeof(double)), std::memcpy(deviation + v * W, &parts[v].deviation, W * sizeof(double));
+    return;
+  }
+  std::vector<Moments<double>> whole(e.channels);
+  for (int64_t v = 0; v < columns.vectors; ++v)
     for (int lane = 0; lane < W; ++lane) {
       const Moments<double> part{parts[v].count[lane], parts[v].mean[lane], parts[v].deviation[lane]};
       Moments<double>& all = whole[(v * W + lane) % e.channels];
       if (all.count == 0) all = part;
       else all.join(part);
     }
-  }
+  for (int64_t c = 0; c < e.channels; ++c) mean[c] = whole[c].mean, deviation[c] = whole[c].deviation;
 }
 
 }  // namespace
 
 template <class T>
 void moments(const T* x, Extent e, double* mean, double* variance) {
-  std::vector<Moments<double>> whole(e.channels);
-  if (e.inner > 1) moments_of_rows(x, e, whole.data());
-  else moments_of_columns(x, e, whole.data());
+  if (e.inner > 1) moments_of_rows(x, e, mean, variance);
+  else moments_of_columns(x, e, mean, variance);
   const double count = static_cast<double>(e.outer * e.inner);
-  for (int64_t c = 0; c < e.channels; ++c) mean[c] = whole[c].mean, variance[c] = whole[c].deviation / count;
+  for (int64_t c = 0; c < e.channels; ++c) variance[c] /= count;
 }
 
 template <class C>
-void normalise(int64_t channels, const double* mean, const double* variance, double eps, const C* weight, const C* bias, C* mean_kept,
-               C* inverse_std, C* scale, C* shift) {
+void normalise(int64_t channels, const double* mean, const double* variance, double eps, const C* weight, const C* bias,
+               C* __restrict mean_kept, C* __restrict inverse_std, C* __restrict scale, C* __restrict shift) {
   for (int64_t c = 0; c < channels; ++c) {
     const double inverse = 1 / std::sqrt(variance[c] + eps), by = inverse * (weight ? weight[c] : 1);
     mean_kept[c] = static_cast<C>(mean[c]), inverse_std[c] = static_cast<C>(inverse);
@@ -134,7 +143,7 @@ void normalise(int64_t channels, const double* mean, const double* variance, dou
 // The batch's own statistics moved with x: dx = w/std (dz - mean(dz) - x̂ mean(dz x̂)).
 template <class C>
 void move_with_batch(int64_t channels, double count, const C* inverse_std, const C* scale, const double* dz,
-                     const double* dz_x, C* from_x, C* constant) {
+                     const double* dz_x, C* __restrict from_x, C* __restrict constant) {
   for (int64_t c = 0; c < channels; ++c) {
     const double share = scale[c] / count, s = inverse_std[c];
     // Statistics that no number moves pass on no NaN or infinity either.
