@@ -30,6 +30,7 @@ _environment = getattr(os.environ, "_data", os.environ)
 _FORCED = getattr(os.environ, "encodekey", str)("SPLASH_KERNEL")
 
 _TRANSFORMED = "torch.func and forward-mode derivatives need the plain equation"
+_MOST_HINGES = native.MOST_HINGES
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _ORDINARY = (Tensor, Parameter)  # anything else (DTensor, FakeTensor, ...) gets the plain equation
 
@@ -57,7 +58,7 @@ def scaled_splash(
     `trailing` is the number of dimensions of x that stand to the right of the slopes' own; it saves
     the modules a reshape of their parameters in every call.
     """
-    if is_compiling() and os.environ.get("SPLASH_KERNEL") != "triton":
+    if is_compiling() and _forced_in_graph() != "triton":
         _check(x, a_pos, a_neg, hinges, trailing)
         if _serves_graph(x, a_pos, hinges, trailing):
             op: Callable[..., Tensor] = torch.ops.splash_units.splash.default
@@ -107,7 +108,7 @@ def batch_norm_splash(
     )  # fmt: skip
     trailing = 0 if a_pos.dim() == 1 else x.dim() - 2
     found: tuple[Tensor, ...] | None = None
-    if is_compiling() and os.environ.get("SPLASH_KERNEL") != "triton":
+    if is_compiling() and _forced_in_graph() != "triton":
         if x.numel() > 0 and _serves_graph(x, a_pos, hinges, trailing):
             found = torch.ops.splash_units.batch_norm_splash.default(*arguments)
     else:
@@ -131,12 +132,16 @@ def batch_norm_splash(
 
 
 def _serves_graph(x: Tensor, a_pos: Tensor, hinges: Tensor, trailing: int) -> bool:
-    """Whether the native operators are to stand in the graph that is being traced."""
-    forced = os.environ.get("SPLASH_KERNEL")
+    """Whether the native operators are to stand in the graph that is being traced.
+
+    Whatever is asked for here is asked again before each run of the graph, to see if it still fits.
+    """
+    forced = _forced_in_graph()
     if forced is None:
         if not x.is_cpu or is_exporting():
             return False
-        fits = len(a_pos) <= native.MOST_HINGES and _is_one_run(x.shape, a_pos.shape[1:], trailing)
+        own = a_pos.shape[1:]
+        fits = a_pos.shape[0] <= _MOST_HINGES and (not own or _is_one_run(x.shape, own, trailing))
         fits = fits and not hinges.requires_grad  # which no kernel has a gradient for
         return fits and _kernel_in_graph()
     if forced not in KERNELS:
@@ -145,6 +150,10 @@ def _serves_graph(x: Tensor, a_pos: Tensor, hinges: Tensor, trailing: int) -> bo
         return False
     _refuse_unless_had(x, _why_not_in_graph())
     return True
+
+
+def _forced_in_graph() -> str | None:
+    return os.environ.get("SPLASH_KERNEL")
 
 
 def _kernel_in_graph() -> bool:
@@ -177,7 +186,7 @@ def _is_transformed() -> bool:
 
 # Asked once, while a graph is traced. This is all that torch.compiler.assume_constant_result does,
 # but for importing the whole of torch._dynamo.
-for _function in (_kernel_in_graph, _why_not_in_graph, _is_transformed):
+for _function in (_forced_in_graph, _kernel_in_graph, _why_not_in_graph, _is_transformed):
     _function._dynamo_marked_constant = True  # type: ignore[union-attr]
 
 
