@@ -120,6 +120,7 @@ def test_is_not_for_calls_that_someone_watches() -> None:
 
     def ask(t: Tensor) -> Tensor:
         answers.append(CALLS.splash(t, *unit, 0, 1.0))
+        answers.append(CALLS.unit(t, *unit, "layer", 1, "auto"))
         return t * 1
 
     torch.func.vmap(ask)(x)
@@ -130,7 +131,7 @@ def test_is_not_for_calls_that_someone_watches() -> None:
         ask(x)
     ask(x.as_subclass(OwnKind))
     ask(x.to("meta"))
-    assert answers == [None] * 6
+    assert answers == [None] * 12
 
 
 def test_who_watches_sees_the_operator() -> None:
@@ -258,3 +259,19 @@ def test_the_short_way_of_a_unit_refuses_other_channels(shape: tuple[int, ...]) 
     unit = Splash(share="channel", features=6, dim=0 if shape == (7, 6) else 1)
     with pytest.raises(ValueError, match=r"made for 6 channels along dimension \d, got an input"):
         unit(torch.randn(shape))
+
+
+def test_what_the_kernel_refuses_saves_nothing_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who counts what is saved, as checkpoints do, must not meet tensors of no backward."""
+    unit = Splash(hinges=[0.01 * i for i in range(native.MOST_HINGES + 1)])
+    x = torch.randn(3, 4, requires_grad=True)
+
+    def number_saved() -> int:
+        packed: list[Tensor] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t, lambda t: t):
+            unit(x)
+        return len(packed)
+
+    ours = number_saved()
+    monkeypatch.setenv("SPLASH_KERNEL", "reference")
+    assert ours == number_saved()

@@ -4,7 +4,7 @@
 // a call, more than all the arithmetic of an MLP's activation. torch's stable headers, which the kernel
 // itself is built on, have no word for a graph node, hence the full ones; they cost the compile time.
 //
-// Saved for backward: x, the slopes and the hinges; with batch norm also four numbers a channel.
+// Saved for backward: x, the slopes and the hinges; with batch norm also four numbers a channel and copies of slopes and hinges.
 
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -102,13 +102,13 @@ Tensor below_autograd(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg,
 
 Tensor splash_autograd(const Tensor& x, const Tensor& a_pos, const Tensor& a_neg, const Tensor& hinges, int64_t trailing, double grad_scale) {
   check_derivatives(hinges, {&x, &a_pos, &a_neg});
-  if (!torch::autograd::compute_requires_grad(x, a_pos, a_neg)) return below_autograd(x, a_pos, a_neg, hinges, trailing, grad_scale);
+  Tensor y = below_autograd(x, a_pos, a_neg, hinges, trailing, grad_scale);  // before anything is saved: it may refuse
+  if (!torch::autograd::compute_requires_grad(x, a_pos, a_neg)) return y;
   auto node = c10::make_intrusive<SplashBackward>();
   node->set_next_edges(torch::autograd::collect_next_edges(x, a_pos, a_neg));
   node->x = SavedVariable(x, false), node->a_pos = SavedVariable(a_pos, false);
   node->a_neg = SavedVariable(a_neg, false), node->hinges = SavedVariable(hinges, false);
   node->trailing = trailing, node->grad_scale = grad_scale;
-  Tensor y = below_autograd(x, a_pos, a_neg, hinges, trailing, grad_scale);
   torch::autograd::set_history(y, node);
   return y;
 }
@@ -311,26 +311,21 @@ std::tuple<Tensor, Tensor> batch_norm_splash_autograd(
     double eps, double grad_scale) {
   const Tensor none, &w = weight.has_value() ? *weight : none, &b = bias.has_value() ? *bias : none;
   check_derivatives(hinges, {&x, &w, &b, &a_pos, &a_neg});
-  c10::intrusive_ptr<BatchNormSplashBackward> node;
-  if (torch::autograd::compute_requires_grad(x, w, b, a_pos, a_neg)) {
-    node = c10::make_intrusive<BatchNormSplashBackward>();
-    node->set_next_edges(torch::autograd::collect_next_edges(x, w, b, a_pos, a_neg));
-    node->x = SavedVariable(x, false), node->hinges = SavedVariable(hinges, false);
-    node->a_pos = SavedVariable(a_pos, false), node->a_neg = SavedVariable(a_neg, false);
-    node->has_weight = w.defined(), node->has_bias = b.defined();
-    if (w.defined()) node->weight = SavedVariable(w, false);
-    if (b.defined()) node->bias = SavedVariable(b, false);
-    node->number = hinges.sym_numel(), node->own_slopes = a_pos.dim() > 1;
-    node->training = training, node->eps = eps, node->grad_scale = grad_scale;
-  }
-  auto [y, kept] = [&] {
+  auto [y, kept] = [&] {  // before anything is saved: it may refuse
     at::AutoDispatchBelowADInplaceOrView guard;
     return operators::call<operators::BatchNormSplash>(x, weight, bias, running_mean, running_var, a_pos, a_neg, hinges, training, momentum, eps, grad_scale);
   }();
-  if (node) {
-    node->kept = SavedVariable(kept, false);
-    torch::autograd::set_history(y, node);
-  }
+  if (!torch::autograd::compute_requires_grad(x, w, b, a_pos, a_neg)) return {y, kept};
+  auto node = c10::make_intrusive<BatchNormSplashBackward>();
+  node->set_next_edges(torch::autograd::collect_next_edges(x, w, b, a_pos, a_neg));
+  node->x = SavedVariable(x, false), node->kept = SavedVariable(kept, false), node->hinges = SavedVariable(hinges, false);
+  node->a_pos = SavedVariable(a_pos, false), node->a_neg = SavedVariable(a_neg, false);
+  node->has_weight = w.defined(), node->has_bias = b.defined();
+  if (w.defined()) node->weight = SavedVariable(w, false);
+  if (b.defined()) node->bias = SavedVariable(b, false);
+  node->number = hinges.sym_numel(), node->own_slopes = a_pos.dim() > 1;
+  node->training = training, node->eps = eps, node->grad_scale = grad_scale;
+  torch::autograd::set_history(y, node);
   return {y, kept};
 }
 
