@@ -182,6 +182,30 @@ def test_compiled_a_forced_kernel_that_cannot_be_had_is_an_error(
     torch._dynamo.reset()
 
 
+def test_a_graph_is_traced_for_the_kernel_that_is_forced_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And not again for another one, nor after any other change of the environment."""
+    traced: list[bool] = []  # whether the kernel's operator stands in the graph
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
+        traced.append(any("batch_norm_splash" in str(node.target) for node in graph.graph.nodes))
+        return graph.forward
+
+    unit, x = BatchNormSplash(3), torch.randn(4, 3)
+    torch._dynamo.reset()
+    compiled = torch.compile(unit, backend=backend)
+    compiled(x)
+    monkeypatch.setenv("SPLASH_KERNEL", "reference")
+    monkeypatch.setenv("SPLASH_UNHEARD_OF", "1")
+    compiled(x)
+    assert traced == [True]
+    torch._dynamo.reset()
+    compiled(x)
+    assert traced == [True, False]
+    torch._dynamo.reset()
+
+
 def along(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor | None:
     with forward_ad.dual_level():
         return forward_ad.unpack_dual(f(forward_ad.make_dual(x, x))).tangent

@@ -134,7 +134,8 @@ def batch_norm_splash(
 def _serves_graph(x: Tensor, a_pos: Tensor, hinges: Tensor, trailing: int) -> bool:
     """Whether the native operators are to stand in the graph that is being traced.
 
-    Whatever is asked for here is asked again before each run of the graph, to see if it still fits.
+    What is looked at here, but for the functions that are marked as constant below, torch looks at
+    again before each run of the graph: the less, the better.
     """
     forced = _forced_in_graph()
     if forced is None:

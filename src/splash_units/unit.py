@@ -203,8 +203,9 @@ class BatchNormSplash(Splash):
     """Batch norm and a SPLASH unit in one pass, for (N, C) and (N, C, H, W); 3-D and 5-D too.
 
     Computes what ``nn.Sequential(nn.BatchNorm2d(C), Splash())`` computes, reads and writes memory
-    less often, and saves x alone for backward. Parameters and buffers are batch norm's own plus the
-    unit's, so a state saved from a batch norm loads here and leaves the shape as it is.
+    less often, and saves x and a few numbers a channel for backward. Parameters and buffers are
+    batch norm's own plus the unit's, so a state saved from a batch norm loads here and leaves the
+    shape as it is.
 
     Args:
         num_features, eps, momentum, affine, track_running_stats: as in ``nn.BatchNorm2d``.
