@@ -275,3 +275,9 @@ def test_what_the_kernel_refuses_saves_nothing_on_the_way(monkeypatch: pytest.Mo
     ours = number_saved()
     monkeypatch.setenv("SPLASH_KERNEL", "reference")
     assert ours == number_saved()
+
+
+@pytest.mark.parametrize("name", ["unit", "with_general_way", "nonsense"])
+def test_only_operators_have_a_general_way(name: str) -> None:
+    with pytest.raises(ValueError, match="no such operator"):
+        CALLS.with_general_way(name, print)

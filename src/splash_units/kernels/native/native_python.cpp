@@ -188,12 +188,12 @@ PyMethodDef functions[] = {
 };
 PyModuleDef definition{PyModuleDef_HEAD_INIT, "splash_units_calls", nullptr, -1, functions};
 
-// with_general_way(name, general): the function of that name, which leaves to `general` what is not ordinary
+// with_general_way(name, general): the operator of that name, which leaves to `general` what is not ordinary
 PyObject* with_general_way(PyObject*, PyObject* const* args, Py_ssize_t count) {
   HANDLE_TH_ERRORS
   TORCH_CHECK_TYPE(count == 2 && PyUnicode_Check(args[0]), "with_general_way takes a name and a function");
   for (PyMethodDef* function = functions; function->ml_name; ++function)
-    if (PyUnicode_CompareWithASCIIString(args[0], function->ml_name) == 0) return PyCFunction_NewEx(function, args[1], nullptr);
+    if (function->ml_flags & METH_KEYWORDS && PyUnicode_CompareWithASCIIString(args[0], function->ml_name) == 0) return PyCFunction_NewEx(function, args[1], nullptr);
   TORCH_CHECK_VALUE(false, "there is no such operator");
   END_HANDLE_TH_ERRORS
 }

@@ -212,7 +212,7 @@ struct Walk {
   // `size` is that of an element in memory.
   Walk(Extent extent, size_t size, bool one_group, bool normed, bool forward, int64_t longest_strip, int64_t piece, int64_t least_to_share)
       : e(extent), by_row(extent), matrix(extent), by_line(extent), longest(longest_strip), piece(piece), least_to_share(least_to_share), sums(!forward) {
-    if (forward && e.size() <= least_to_share) by_line.parts = 1;
+    if (forward && e.size() <= least_to_share) by_line.parts = 1;  // one thread's: nothing is summed up whose order would count
     way = one_group && !normed ? flat : e.inner > 1 ? rows : goes_by_line(size, one_group, forward) ? lines : columns;
     tasks = way == flat    ? (e.size() + piece - 1) / piece
             : way == rows  ? by_row.tasks()
