@@ -19,9 +19,10 @@ OF_THE_ARITHMETIC = (
     "test_native_bfloat16.py",
     "test_native_batch_norm.py",
     "test_native_own_slopes.py",
+    "test_native_layout.py",
 )
 # What takes long and would find no more: torch's own checks, and much of the same.
-OTHERS = "promises or ten_million or saved"
+OTHERS = "promises or ten_million or saved or compiled"
 
 RUN = """
 import sys

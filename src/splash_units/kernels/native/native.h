@@ -74,6 +74,10 @@ template <class C>
 void move_with_batch(int64_t channels, double count, const C* inverse_std, const C* scale, const double* dz, const double* dz_x, C* from_x,
                      C* constant);
 
+// to[m][c][r] = from[m][r][c], for whole numbers that are as long as what is copied.
+template <class T>
+void turn_around(const T* from, T* to, int64_t matrices, int64_t rows, int64_t columns);
+
 const char* instruction_set();
 
 }  // namespace splash_units
