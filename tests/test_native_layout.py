@@ -2,7 +2,9 @@
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch._functorch import config as functorch_config
+from torch._inductor import config as inductor_config
 
 from splash_units import Splash
 from splash_units.kernels import native
@@ -58,3 +60,34 @@ def test_a_gradient_of_another_type_is_converted() -> None:
     got, *_ = OPERATORS.splash_backward(grad, x, *slopes, 0, 1.0)
     expected, *_ = OPERATORS.splash_backward(last(grad.float()), x, *slopes, 0, 1.0)
     assert torch.equal(got, expected)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script.*is deprecated:DeprecationWarning")
+def test_what_a_compiled_network_computes_is_taken_as_it_lies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Convolutions are compiled with channels last; the eager network's order would be a copy."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    first, unit, second = nn.Conv2d(3, 16, 3), Splash(init="random"), nn.Conv2d(16, 4, 3)
+    operator = torch.ops.splash_units.splash.default
+    call, strides = operator._op, []
+
+    def watched(x: Tensor, *rest: object) -> Tensor:
+        strides.append(x.stride())
+        return call(x, *rest)
+
+    def network(x: Tensor) -> Tensor:
+        return second(unit(2 * first(x)))
+
+    compiled, x = torch.compile(network), torch.randn(2, 3, 12, 12)
+    with (  # what is kept on disk may be of other operators
+        inductor_config.patch(fx_graph_cache=False),
+        functorch_config.patch(enable_autograd_cache=False),
+    ):
+        y = compiled(x)
+    monkeypatch.setattr(operator, "_op", watched)
+    torch.testing.assert_close(compiled(x), y, rtol=0, atol=0)
+    assert strides == [(1600, 1, 160, 16)]
+    torch.testing.assert_close(y, network(x), rtol=1e-4, atol=1e-5)
+    torch._dynamo.reset()

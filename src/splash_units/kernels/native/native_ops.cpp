@@ -348,7 +348,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> batch_norm_splash_backward_me
 }  // namespace
 
 TORCH_LIBRARY(splash_units, m) {
-  const std::vector<at::Tag> tags{at::Tag::pt2_compliant_tag};
+  const std::vector<at::Tag> tags{at::Tag::pt2_compliant_tag, at::Tag::flexible_layout};
   m.def("splash(Tensor x, Tensor a_pos, Tensor a_neg, Tensor hinges, int trailing=0, float grad_scale=1.0) -> Tensor", tags);
   m.def("splash_backward(Tensor grad, Tensor x, Tensor a_pos, Tensor a_neg, Tensor hinges, int trailing=0, "
         "float grad_scale=1.0) -> (Tensor, Tensor, Tensor)", tags);
