@@ -150,7 +150,7 @@ def _serves_graph(x: Tensor, a_pos: Tensor, hinges: Tensor, trailing: int) -> bo
     if forced != "native":
         return False
     _refuse_unless_had(x, _why_not_in_graph())
-    return True
+    return _kernel_in_graph()
 
 
 def _forced_in_graph() -> str | None:
@@ -159,7 +159,12 @@ def _forced_in_graph() -> str | None:
 
 def _kernel_in_graph() -> bool:
     """May the native operators stand in the graph that is being traced?"""
-    return not _is_transformed() and native.load() is not None
+    if _is_transformed() or native.load() is None:
+        return False
+    from splash_units.kernels.native import graph_pass  # which imports torch's compiler
+
+    graph_pass.install()
+    return True
 
 
 def _why_not_in_graph() -> str | None:

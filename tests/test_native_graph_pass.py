@@ -1,0 +1,224 @@
+"""In a compiled graph batch norm and the unit behind it are one operator, and nothing else is."""
+
+import copy
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+from torch._inductor import config
+from torch._inductor.utils import run_and_get_code
+from torch.utils._pytree import tree_leaves
+
+from splash_units import Splash, convert, splash
+from splash_units.kernels import native
+
+if native.load() is None:
+    pytest.skip(f"no CPU kernel here: {native.why_not()}", allow_module_level=True)
+
+from splash_units.kernels.native.graph_pass import MergeBatchNorm, install
+
+TOGETHER = torch.ops.splash_units.batch_norm_splash.default
+APART = torch.ops.splash_units.splash.default
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def merged(model: Callable[..., object], dynamic: bool = False) -> tuple[Callable, list[object]]:
+    """The model as a graph that went through the pass, and which operators its graphs have."""
+    found: list[object] = []
+
+    def backend(module: fx.GraphModule, _: object) -> Callable[..., object]:
+        MergeBatchNorm()(module.graph)
+        module.graph.lint()
+        module.recompile()
+        found.extend(n.target for n in module.graph.nodes if n.target in (TOGETHER, APART))
+        return module.forward
+
+    compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=dynamic)
+    return compiled, found
+
+
+def everything(model: Callable[..., Tensor], owner: nn.Module, x: Tensor) -> list[Tensor]:
+    """Output, gradients, and what batch norm has counted."""
+    x = x.detach().clone().requires_grad_()
+    y = model(x)
+    weights = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).reshape(y.shape)
+    wanted = [x, *owner.parameters()]
+    return [y.detach(), *torch.autograd.grad((y * weights).sum(), wanted), *owner.buffers()]
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "matrix": (lambda: nn.Sequential(nn.BatchNorm1d(6), Splash(init="random")), (16, 6)),
+    "sequence": (lambda: nn.Sequential(nn.BatchNorm1d(6), Splash(init="random")), (8, 6, 5)),
+    "images": (lambda: nn.Sequential(nn.BatchNorm2d(6), Splash(init="random")), (4, 6, 5, 7)),
+    "volumes": (
+        lambda: nn.Sequential(nn.BatchNorm3d(6), Splash(init="random")),
+        (3, 6, 2, 3, 4),
+    ),
+    "by channel": (
+        lambda: nn.Sequential(
+            nn.BatchNorm2d(6), Splash(init="random", share="channel", features=6)
+        ),
+        (4, 6, 5, 7),
+    ),
+    "without weights": (
+        lambda: nn.Sequential(nn.BatchNorm2d(6, affine=False), Splash(init="random")),
+        (4, 6, 5, 7),
+    ),
+    "without statistics": (
+        lambda: nn.Sequential(nn.BatchNorm2d(6, track_running_stats=False), Splash(init="random")),
+        (4, 6, 5, 7),
+    ),
+    "other numbers": (
+        lambda: nn.Sequential(
+            nn.BatchNorm2d(6, eps=0.5, momentum=0.3), Splash(init="random", grad_scale=0.25)
+        ),
+        (4, 6, 5, 7),
+    ),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_both_are_one_operator_and_compute_the_same(
+    name: str, training: bool, dynamic: bool
+) -> None:
+    torch.manual_seed(0)
+    make, shape = NETWORKS[name]
+    network = make().train(training)
+    for parameter in network[0].parameters():
+        nn.init.normal_(parameter, 1.0, 0.3)
+    apart, x = copy.deepcopy(network), 1 + 2 * torch.randn(shape)
+    compiled, found = merged(network, dynamic)
+    for _ in range(2):
+        got, expected = everything(compiled, network, x), everything(apart, apart, x)
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+    assert found == [TOGETHER]
+
+
+def test_a_converted_network() -> None:
+    torch.manual_seed(0)
+    network = convert(
+        nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU()
+        )
+    )
+    compiled, found = merged(network)
+    x = torch.randn(3, 1, 8, 8)
+    torch.testing.assert_close(compiled(x), copy.deepcopy(network)(x), rtol=1e-5, atol=1e-6)
+    assert found == [TOGETHER, APART]
+
+
+class Apart(nn.Module):
+    """Batch norm and a unit that must stay two."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__()
+        self.norm, self.unit = nn.BatchNorm2d(3), Splash(init="random", **options)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.unit(self.norm(x))
+
+
+class ReadTwice(Apart):
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.norm(x)
+        return self.unit(z) + z
+
+
+class Added(Apart):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.unit(self.norm(x) + x)
+
+
+class Returned(Apart):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        z = self.norm(x)
+        return self.unit(z), z
+
+
+class InputChangesBetween(Apart):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = x.clone()
+        z = self.norm(x)
+        x.add_(1)
+        return self.unit(z), x
+
+
+class OtherContext(Apart):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        z = self.norm(x)
+        with torch.no_grad():
+            h = self.unit(z)
+        return h, x * 2
+
+
+class NotTheInput(Apart):
+    """What the norm gives is a slope."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        slopes = self.norm(x).mean((0, 2, 3))
+        return splash(x, slopes, slopes, torch.tensor([0.0, 1.0, 2.0]))
+
+
+STAY_APART: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "read twice": (ReadTwice, (4, 3, 5, 5)),
+    "added to": (Added, (4, 3, 5, 5)),
+    "returned": (Returned, (4, 3, 5, 5)),
+    "x changes between": (InputChangesBetween, (4, 3, 5, 5)),
+    "in another context": (OtherContext, (4, 3, 5, 5)),
+    "a slope": (NotTheInput, (4, 3, 5, 5)),
+    "each neuron": (lambda: Apart(share="unit", features=(3, 5, 5)), (4, 3, 5, 5)),
+    "another dimension": (lambda: Apart(share="channel", features=3, dim=-1), (4, 3, 5, 3)),
+}
+
+
+@pytest.mark.parametrize("name", STAY_APART)
+def test_what_stays_apart(name: str) -> None:
+    torch.manual_seed(0)
+    make, shape = STAY_APART[name]
+    network = make()
+    before = copy.deepcopy(network)
+    compiled, found = merged(network)
+    x = torch.randn(shape, requires_grad=True)
+    got, expected = compiled(x), before(x)
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
+    assert [t.requires_grad for t in tree_leaves(got)] == [
+        t.requires_grad for t in tree_leaves(expected)
+    ]
+    assert found == [APART]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script.*is deprecated:DeprecationWarning")
+def test_torchs_own_compiler_does_it_beside_what_others_ask(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[fx.Graph] = []
+    with config.patch(pre_grad_custom_pass=seen.append, fx_graph_cache=False):
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), Splash(init="random"))
+        apart, x = copy.deepcopy(network), torch.randn(3, 1, 8, 8)
+        y, (code,) = run_and_get_code(torch.compile(network), x)
+        install()
+        passes = config.pre_grad_custom_pass
+    torch.testing.assert_close(y, apart(x), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(network[1].running_var, apart[1].running_var)
+    assert "splash_units.batch_norm_splash.default" in code
+    assert "splash_units.splash.default" not in code
+    assert len(seen) == 1
+    assert [type(each) for each in passes[1:]] == [MergeBatchNorm]
+
+
+def test_what_is_kept_on_disk_is_of_this_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = MergeBatchNorm().uuid()
+    assert MergeBatchNorm().uuid() == now
+    other = native.Operators(native.load().library.with_name("other.so"))
+    monkeypatch.setattr(native, "_outcome", other)
+    assert MergeBatchNorm().uuid() != now
