@@ -2,6 +2,7 @@
 
 from splash_units.convert import convert as convert
 from splash_units.convert import fold as fold
+from splash_units.convert import fuse as fuse
 from splash_units.convert import parameter_groups as parameter_groups
 from splash_units.functional import splash as splash
 from splash_units.shape import fit as fit

@@ -1,6 +1,7 @@
-"""Give an existing network SPLASH units; sort its parameters; fold it for deployment.
+"""Give an existing network SPLASH units; fuse, sort its parameters; fold it for deployment.
 
 network = convert(model)                     # computes what `model` computes, until it is trained
+network = fuse(network)                      # batch norm and the unit behind it as one module
 optimizer = torch.optim.SGD(parameter_groups(network, weight_decay=5e-4), lr=0.1)
 ...
 deployed = fold(network.eval())
@@ -27,6 +28,7 @@ from splash_units.conversion.report import Report as Report
 from splash_units.conversion.survey import Kinds, is_unit, survey
 from splash_units.conversion.units import MadeUnit, Recipe, unit_for
 from splash_units.fold import fold as fold
+from splash_units.fuse import fuse as fuse
 from splash_units.parameters import parameter_groups as parameter_groups
 from splash_units.unit import Splash
 

@@ -75,6 +75,11 @@ def hand_over_hooks(old: nn.Module, unit: nn.Module) -> None:
             setattr(unit, name, getattr(old, name))
 
 
+def has_hooks(module: nn.Module) -> bool:
+    """Whether someone wants to hear when the module is called."""
+    return any(getattr(module, name, None) for name in _HOOKS)
+
+
 def _leave_fused_transformers(network: nn.Module, units: Sequence[nn.Module]) -> None:
     """torch's transformer layers have a fused path for inference, with an activation of its own."""
     known = set(map(id, units))
