@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from splash_units import Splash
-from splash_units.convert import FITTED, convert, fold, parameter_groups
+from splash_units import BatchNormSplash, Splash
+from splash_units.convert import FITTED, convert, fold, fuse, parameter_groups
 
 SMALL = {"num_classes": 5}
 
@@ -123,6 +123,17 @@ def test_a_converted_timm_network_learns(timm: ModuleType) -> None:
     assert losses[-1] < losses[0]
     start = Splash()
     assert all(not torch.equal(unit.a_pos, start.a_pos) for unit in units_of(network))
+
+
+@pytest.mark.parametrize(("name", "count"), [("resnet18", 9), ("vgg11_bn", 8)])
+def test_timm_networks_fuse(timm: ModuleType, name: str, count: int) -> None:
+    """All but the units behind a residual addition, and those of layers without batch norm."""
+    torch.manual_seed(0)
+    network = convert(normalised(timm.create_model(name, **SMALL)))
+    fused = fuse(network)
+    assert sum(isinstance(module, BatchNormSplash) for module in fused.modules()) == count
+    with torch.no_grad():
+        torch.testing.assert_close(fused(images()), network(images()), rtol=1e-3, atol=1e-4)
 
 
 def test_a_transformers_resnet_stays_bit_equal() -> None:

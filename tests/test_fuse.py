@@ -207,6 +207,67 @@ class NormOfItsOwn(nn.BatchNorm1d):
     pass
 
 
+class SaysItsName(nn.Module):
+    """The same, where the children have names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Twice()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.first(x) if x.sum() > 0 else self.inner(x)
+
+    def first(self, x: Tensor) -> Tensor:
+        return self.inner.norm(x)
+
+
+class CannotReachIn(nn.Module):
+    """Can't be traced, but has no word for what is in its child."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Twice()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x if x.sum() > 0 else self.inner(x)
+
+
+class IdentityBetween(Twice):
+    """timm's blocks have one where they may drop something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.unit(self.drop(self.drop(self.norm(x))))
+
+
+FUSED: dict[str, Callable[[], nn.Module]] = {
+    "inside of an untraceable": CannotReachIn,
+    "an identity between": IdentityBetween,
+    "identities in a chain": lambda: nn.Sequential(
+        nn.Identity(), nn.BatchNorm1d(3), nn.Identity(), Splash(), nn.Identity()
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_what_does_not_stand_in_the_way(name: str) -> None:
+    torch.manual_seed(0)
+    network = bent(FUSED[name]())
+    fused = fuse(network)
+    assert count(fused, BatchNormSplash) == 1
+    x = torch.randn(7, 3) - 1
+    torch.testing.assert_close(fused(x), network(x), rtol=1e-4, atol=1e-5)
+
+
+def identity_with_hook() -> nn.Module:
+    network = IdentityBetween()
+    network.drop.register_forward_hook(lambda *_: None)
+    return network
+
+
 def hooked() -> nn.Module:
     network = nn.Sequential(nn.BatchNorm1d(3), Splash())
     network[0].register_forward_hook(lambda *_: None)
@@ -225,7 +286,9 @@ STAY: dict[str, Callable[[], nn.Module]] = {
     "in training only": InTrainingOnly,
     "untraceable": Untraceable,
     "inside of an untraceable": ReachesIn,
+    "by name in an untraceable": SaysItsName,
     "hooked": hooked,
+    "hooked between": identity_with_hook,
     "tied": tied,
     "a class of its own": lambda: nn.Sequential(NormOfItsOwn(3), Splash()),
     "each neuron": lambda: nn.Sequential(nn.BatchNorm1d(3), Splash(share="unit", features=3)),

@@ -4,7 +4,9 @@ network = fuse(convert(model))       # a training step takes less than the model
 """
 
 import copy as copying
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import CodeType, FunctionType
 from typing import TypeVar, cast
 
 from torch import fx, nn
@@ -28,7 +30,7 @@ def fuse(model: Network, *, copy: bool = True) -> Network:
 
     A pair stays as it is if either is used elsewhere too or has hooks, if each neuron has slopes of
     its own, if the `forward` that calls them can't be traced by torch.fx, and if a module around
-    them has one that can't be: it might call either by itself.
+    them whose own can't be might call either by itself. An `nn.Identity` between them is nothing.
 
     A copy of the model is changed unless `copy` is False.
     """
@@ -101,7 +103,8 @@ def _observed(network: nn.Module) -> _Observed:
 
 
 def _observe_chain(seen: _Observed, chain: nn.Module) -> None:
-    children = [None, *(child for child in chain._modules.values() if child is not None), None]
+    links = (child for child in chain._modules.values() if child and not _is_nothing(child))
+    children = [None, *links, None]
     for giver, module, taker in zip(children, children[1:], children[2:], strict=False):
         seen.called(cast(nn.Module, module), giver, taker)
 
@@ -110,7 +113,7 @@ def _observe_forward(seen: _Observed, module: nn.Module) -> None:
     try:
         ways = trace(module).ways
     except UntraceableError:
-        seen.closed.update(module.modules())
+        seen.closed.update(_within_reach(module))
         return
     for way in ways:
         for node in way.graph.nodes:
@@ -118,20 +121,46 @@ def _observe_forward(seen: _Observed, module: nn.Module) -> None:
                 seen.called(called, _giver(module, node), _taker(module, node))
 
 
+def _within_reach(module: nn.Module) -> Iterator[nn.Module]:
+    """What a module can call by itself: its children, and whose name or number its code may say."""
+    said = _names_in(type(module))
+    for path, inner in module.named_modules():
+        *_, name = path.split(".")
+        if "." not in path or name.isdecimal() or name in said:
+            yield inner
+
+
+def _names_in(cls: type) -> set[str]:
+    """The names in the code of a class, but for what it has of `nn.Module`."""
+    own = cls.__mro__[: cls.__mro__.index(nn.Module)]
+    codes = [f.__code__ for c in own for f in vars(c).values() if isinstance(f, FunctionType)]
+    names: set[str] = set()
+    for code in codes:  # grows by what is defined inside
+        codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+        names |= {*code.co_names, *(text for text in code.co_consts if isinstance(text, str))}
+    return names
+
+
 def _called(module: nn.Module, node: fx.Node) -> nn.Module | None:
     return module.get_submodule(str(node.target)) if node.op == "call_module" else None
+
+
+def _is_nothing(module: nn.Module | None) -> bool:
+    return type(module) is nn.Identity and not has_hooks(module)
 
 
 def _giver(module: nn.Module, node: fx.Node) -> nn.Module | None:
     """The module whose result is all that `node` is called with."""
     given = node.args[0] if len(node.args) == 1 and not node.kwargs else None
-    return _called(module, given) if isinstance(given, fx.Node) else None
+    giver = _called(module, given) if isinstance(given, fx.Node) else None
+    return _giver(module, cast(fx.Node, given)) if _is_nothing(giver) else giver
 
 
 def _taker(module: nn.Module, node: fx.Node) -> nn.Module | None:
     """The module that is called with what `node` gives, if nobody else is."""
     users = list(node.users)
-    return _called(module, users[0]) if len(users) == 1 else None
+    taker = _called(module, users[0]) if len(users) == 1 else None
+    return _taker(module, users[0]) if _is_nothing(taker) else taker
 
 
 def _joined(norm: AnyNorm, unit: Splash) -> BatchNormSplash:
