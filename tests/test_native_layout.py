@@ -53,6 +53,13 @@ def test_an_input_in_an_order_that_the_kernel_does_not_walk(shape: tuple[int, ..
     assert torch.equal(unit(last(x)), unit(x))
 
 
+def test_types_of_one_byte_are_refused_in_any_order_of_memory() -> None:
+    unit = Splash(share="unit", features=(16, 8, 8))
+    x = last(numbers((4, 16, 8, 8), torch.float32)).to(torch.float8_e4m3fn)
+    with pytest.raises(TypeError, match="float8"):
+        unit(x)
+
+
 def test_a_gradient_of_another_type_is_converted() -> None:
     unit, x = Splash(init="random"), last(numbers((2, 6, 5, 7), torch.float32))
     slopes = (unit.a_pos.detach(), unit.a_neg.detach(), unit.hinges)

@@ -26,9 +26,13 @@ struct Block {
   // The first halves of two rows, number by number in turn, or the second halves.
   template <int half>
   static SPLASH_INLINE Row in_turn(Row a, Row b) {
-    Row from;
-    for (int i = 0; i < side; ++i) from[i] = half * side / 2 + i / 2 + (i % 2) * side;
-    return __builtin_shuffle(a, b, from);
+    return [&]<int... i>(std::integer_sequence<int, i...>) SPLASH_INLINE_LAMBDA {
+#if defined(__clang__)  // which has no other, as GCC had none of this name before 12
+      return __builtin_shufflevector(a, b, (half * side / 2 + i / 2 + i % 2 * side)...);
+#else
+      return __builtin_shuffle(a, b, Row{static_cast<T>(half * side / 2 + i / 2 + i % 2 * side)...});
+#endif
+    }(std::make_integer_sequence<int, side>{});
   }
   // to[c][r] = from[r][c] for `side` rows and columns. To take rows i and i + side / 2 in turn moves the first bit of a
   // number's place to the end; as often as there are bits, rows and columns have changed places.
@@ -78,8 +82,8 @@ void by_blocks(int64_t columns, const F& f) {
 
 template <class T>
 void turn_around(const T* from, T* to, int64_t matrices, int64_t rows, int64_t columns) {
-  // On the longer side, whose neighbours lie far apart in the other matrix, some lines of the cache: with one, what is asked for
-  // ahead of time is mostly of no use; with more, the first cache does not hold them for all of the shorter side.
+  // On the longer side, whose neighbours lie far apart in the other matrix, some lines of the cache: with one, what is
+  // asked for ahead of time is mostly of no use; with more, the first cache does not hold them for all of the shorter side.
   constexpr int64_t stretch = 4 * cache_line / sizeof(T), at_a_time = 4 * stretch;
   const int64_t longer = std::max(rows, columns), strips = (longer + at_a_time - 1) / at_a_time;
   parallel(matrices * strips, matrices * rows * columns > worth_sharing, [&](int64_t task) {

@@ -84,7 +84,8 @@ void turn_words(const Tensor& from, const Tensor& to, int64_t rows, int64_t colu
 // from's numbers in the order that `to` has them in. Between the two usual ones torch would take several times as long.
 Tensor copied(const Tensor& from, Tensor to) {
   const bool to_last = from.is_contiguous() && channels_last(to), from_last = channels_last(from) && to.is_contiguous();
-  if (from.scalar_type() != to.scalar_type() || !(to_last || from_last)) {
+  const bool is_walked = from.element_size() > 1;  // the others are refused, but later
+  if (from.scalar_type() != to.scalar_type() || !(to_last || from_last) || !is_walked) {
     to.copy_(from);
     return to;
   }
