@@ -87,7 +87,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_both_are_one_operator_and_compute_the_same(
+def test_both_are_one_operator_in_training_and_compute_the_same(
     name: str, training: bool, dynamic: bool
 ) -> None:
     torch.manual_seed(0)
@@ -100,7 +100,8 @@ def test_both_are_one_operator_and_compute_the_same(
     for _ in range(2):
         got, expected = everything(compiled, network, x), everything(apart, apart, x)
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
-    assert found == [TOGETHER]
+    by_batch = training or network[0].running_mean is None
+    assert found == [TOGETHER if by_batch else APART]
 
 
 def test_a_converted_network() -> None:
@@ -160,12 +161,31 @@ class OtherContext(Apart):
         return h, x * 2
 
 
-class NotTheInput(Apart):
-    """What the norm gives is a slope."""
+class AlsoASlope(Apart):
+    """What the norm gives is x and slopes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
 
     def forward(self, x: Tensor) -> Tensor:
-        slopes = self.norm(x).mean((0, 2, 3))
-        return splash(x, slopes, slopes, torch.tensor([0.0, 1.0, 2.0]))
+        z = self.norm(x)
+        return splash(z, z, z, torch.tensor([0.0, 1.0, 2.0]))
+
+
+class StatisticsAreSlopes(Apart):
+    def forward(self, x: Tensor) -> Tensor:
+        statistics = self.norm.running_mean
+        return splash(self.norm(x), statistics, statistics, torch.tensor([0.0, 1.0, 2.0]))
+
+
+class ReadBetween(Apart):
+    """Batch norm has moved the statistics by then."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        z = self.norm(x)
+        mean = self.norm.running_mean.clone()
+        return self.unit(z), mean
 
 
 STAY_APART: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
@@ -174,7 +194,9 @@ STAY_APART: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "returned": (Returned, (4, 3, 5, 5)),
     "x changes between": (InputChangesBetween, (4, 3, 5, 5)),
     "in another context": (OtherContext, (4, 3, 5, 5)),
-    "a slope": (NotTheInput, (4, 3, 5, 5)),
+    "a slope, too": (AlsoASlope, (3, 3)),
+    "statistics are slopes": (StatisticsAreSlopes, (4, 3, 5, 5)),
+    "read between": (ReadBetween, (4, 3, 5, 5)),
     "each neuron": (lambda: Apart(share="unit", features=(3, 5, 5)), (4, 3, 5, 5)),
     "another dimension": (lambda: Apart(share="channel", features=3, dim=-1), (4, 3, 5, 3)),
 }
@@ -197,9 +219,7 @@ def test_what_stays_apart(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script.*is deprecated:DeprecationWarning")
-def test_torchs_own_compiler_does_it_beside_what_others_ask(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_torchs_own_compiler_does_it_beside_what_others_ask() -> None:
     seen: list[fx.Graph] = []
     with config.patch(pre_grad_custom_pass=seen.append, fx_graph_cache=False):
         torch.manual_seed(0)
@@ -214,6 +234,55 @@ def test_torchs_own_compiler_does_it_beside_what_others_ask(
     assert "splash_units.splash.default" not in code
     assert len(seen) == 1
     assert [type(each) for each in passes[1:]] == [MergeBatchNorm]
+
+
+def test_a_number_that_is_read_from_a_tensor_between() -> None:
+    """It is what batch norm has left there, not what was there before."""
+    norm, unit = nn.BatchNorm1d(1), Splash(init="random")
+
+    def network(x: Tensor) -> tuple[Tensor, float]:
+        z = norm(x)
+        mean = norm.running_mean.item()
+        return unit(z), mean
+
+    x = 3 + torch.randn(8, 1)
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        compiled, found = merged(network)
+        _, mean = compiled(x)
+    assert float(mean) == pytest.approx(norm.running_mean.item())
+    assert found == [APART]
+
+
+def test_by_name() -> None:
+    norm, unit = nn.BatchNorm1d(3), Splash(init="random")
+    operator = torch.ops.splash_units.splash.default
+
+    def network(x: Tensor) -> Tensor:
+        return operator(x=norm(x), a_pos=unit.a_pos, a_neg=unit.a_neg, hinges=unit.hinges)
+
+    compiled, found = merged(network)
+    x = torch.randn(8, 3)
+    torch.testing.assert_close(compiled(x), unit(copy.deepcopy(norm)(x)), rtol=1e-5, atol=1e-6)
+    assert found == [TOGETHER]
+
+
+def test_a_list_stays_the_list_that_its_owner_knows() -> None:
+    mine: list[object] = []
+    with config.patch(pre_grad_custom_pass=mine):
+        install()
+        install()
+        assert config.pre_grad_custom_pass is mine
+    assert [type(each) for each in mine] == [MergeBatchNorm]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script.*is deprecated:DeprecationWarning")
+def test_a_compiled_evaluation_leaves_statistics_untouched() -> None:
+    network = nn.Sequential(nn.BatchNorm1d(3), Splash(init="random")).eval()
+    x = torch.randn(8, 3)
+    eager = network(x)
+    difference = eager - torch.compile(network)(x)
+    difference.square().sum().backward()  # what the eager network has saved has not changed
+    assert float(difference.detach().abs().max()) < 1e-5
 
 
 def test_what_is_kept_on_disk_is_of_this_library(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ class MergeBatchNorm(CustomGraphPass):
         _forget_questions(graph)
         target = torch.ops.splash_units.splash.default
         for unit in graph.find_nodes(op="call_function", target=target):
-            norm = unit.args[0]
+            norm = _arguments(unit, _UNIT_ARGUMENTS)["x"]
             if isinstance(norm, fx.Node) and _is_only_for(norm, unit):
                 _merge(graph, norm, unit)
 
@@ -65,8 +65,13 @@ class MergeBatchNorm(CustomGraphPass):
 
 def install() -> None:
     """Have torch's compiler run the pass, after those that others have given it."""
-    passes = get_custom_graph_passes(config.pre_grad_custom_pass)
-    if not any(isinstance(each, MergeBatchNorm) for each in passes):
+    given = config.pre_grad_custom_pass
+    passes = get_custom_graph_passes(given)
+    if any(isinstance(each, MergeBatchNorm) for each in passes):
+        return
+    if isinstance(given, list):
+        given.append(MergeBatchNorm())  # it stays the list that its owner knows
+    else:
         config.pre_grad_custom_pass = (*passes, MergeBatchNorm())
 
 
@@ -85,6 +90,9 @@ def _is_only_for(norm: fx.Node, unit: fx.Node) -> bool:
     """
     if norm.op != "call_function" or norm.target is not F.batch_norm or len(norm.users) > 1:
         return False
+    others = [value for name, value in _arguments(unit, _UNIT_ARGUMENTS).items() if name != "x"]
+    if norm in others:
+        return False
     between = takewhile(lambda node: node is not unit, _after(norm))
     return all(node.op in ("get_attr", "placeholder") or _is_number(node) for node in between)
 
@@ -95,7 +103,18 @@ def _after(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def _is_number(node: fx.Node) -> bool:
+    """Whether a node is a number, made of nothing that anyone in the graph could write to."""
+    is_settled = all(_is_one(each) or _is_given_to_one(each) for each in node.all_input_nodes)
+    return _is_one(node) and is_settled
+
+
+def _is_one(node: fx.Node) -> bool:
     return isinstance(node.meta.get("example_value"), _NUMBERS)
+
+
+def _is_given_to_one(node: fx.Node) -> bool:
+    """Numbers of a module that may change are given to the graph as tensors."""
+    return node.op == "placeholder" and len(node.users) == 1
 
 
 def _merge(graph: fx.Graph, norm: fx.Node, unit: fx.Node) -> None:
@@ -127,7 +146,14 @@ def _arguments(node: fx.Node, defaults: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fits(of_norm: Mapping[str, Any], of_unit: Mapping[str, Any]) -> bool:
-    """Whether the operator serves: one shape for the layer, or one for each of its channels."""
+    """Whether the operator serves: one shape for the layer, or one for each of its channels.
+
+    Not in evaluation: the operator's schema says that it writes to running statistics, and tensors
+    that it only might write to count as changed behind a compiled graph.
+    """
+    written = {of_norm["running_mean"], of_norm["running_var"]} - {None}
+    if of_norm["training"] is not True or written & set(of_unit.values()):
+        return False
     x, slopes = _value(of_norm["input"]), _value(of_unit["a_pos"])
     if x is None or slopes is None or any(isinstance(n, int) and n == 0 for n in x.shape):
         return False
