@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from types import MethodType
 
 import pytest
 import torch
@@ -187,6 +188,61 @@ class InTrainingOnly(Twice):
         return self.unit(z) if self.training else z
 
 
+class NormByName(Twice):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.unit(self.norm(input=x))
+
+
+class UnitIsRead(Twice):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.unit(self.norm(x)) * self.unit.a_pos.sum()
+
+
+class UnitIsHandedOn(Twice):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = CallsWhatItGets()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(self.unit(self.norm(x)), self.unit)
+
+
+class CallsWhatItGets(nn.Module):
+    def forward(self, x: Tensor, unit: nn.Module) -> Tensor:
+        return unit(x)
+
+
+class InAList(Twice):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = [self.norm]
+
+    def forward(self, x: Tensor) -> Tensor:
+        for norm in self.norms:
+            x = self.unit(norm(x))
+        return x
+
+
+class Nothing(nn.Sequential):
+    """Without children, and so false where asked for truth."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1
+
+
+def forward_of_its_own(where: int | None) -> nn.Module:
+    network = nn.Sequential(nn.BatchNorm1d(3), Splash())
+    module = network if where is None else network[where]
+    module.forward = MethodType(lambda self, x: x + 1, module)
+    return network
+
+
+def follows_no_more() -> nn.Module:
+    network = nn.Sequential(nn.BatchNorm1d(3), Splash())
+    network[0].track_running_stats = False
+    return network
+
+
 class Untraceable(Twice):
     def forward(self, x: Tensor) -> Tensor:
         return self.unit(self.norm(x)) if x.sum() > 0 else x
@@ -207,31 +263,6 @@ class NormOfItsOwn(nn.BatchNorm1d):
     pass
 
 
-class SaysItsName(nn.Module):
-    """The same, where the children have names."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = Twice()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.first(x) if x.sum() > 0 else self.inner(x)
-
-    def first(self, x: Tensor) -> Tensor:
-        return self.inner.norm(x)
-
-
-class CannotReachIn(nn.Module):
-    """Can't be traced, but has no word for what is in its child."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = Twice()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x if x.sum() > 0 else self.inner(x)
-
-
 class IdentityBetween(Twice):
     """timm's blocks have one where they may drop something."""
 
@@ -244,7 +275,6 @@ class IdentityBetween(Twice):
 
 
 FUSED: dict[str, Callable[[], nn.Module]] = {
-    "inside of an untraceable": CannotReachIn,
     "an identity between": IdentityBetween,
     "identities in a chain": lambda: nn.Sequential(
         nn.Identity(), nn.BatchNorm1d(3), nn.Identity(), Splash(), nn.Identity()
@@ -286,7 +316,15 @@ STAY: dict[str, Callable[[], nn.Module]] = {
     "in training only": InTrainingOnly,
     "untraceable": Untraceable,
     "inside of an untraceable": ReachesIn,
-    "by name in an untraceable": SaysItsName,
+    "norm by name": NormByName,
+    "unit is read": UnitIsRead,
+    "unit is handed on": UnitIsHandedOn,
+    "norm in a list": InAList,
+    "falsy between": lambda: nn.Sequential(nn.BatchNorm1d(3), Nothing(), Splash()),
+    "norm with a forward of its own": lambda: forward_of_its_own(0),
+    "unit with a forward of its own": lambda: forward_of_its_own(1),
+    "chain with a forward of its own": lambda: forward_of_its_own(None),
+    "statistics that stay": follows_no_more,
     "hooked": hooked,
     "hooked between": identity_with_hook,
     "tied": tied,
@@ -304,6 +342,24 @@ def test_what_stays_as_it_is(name: str) -> None:
     fused = fuse(network)
     assert str(fused) == str(network)
     assert fused.state_dict().keys() == network.state_dict().keys()
+    x, outputs = torch.randn(7, 3), []
+    for each in (fused, network):
+        torch.manual_seed(1)  # for a dropout
+        outputs.append(each(x))
+    torch.testing.assert_close(*outputs)
+
+
+def test_networks_without_memory() -> None:
+    with torch.device("meta"):
+        network = nn.Sequential(nn.BatchNorm1d(3), Splash())
+    fused = fuse(network)
+    assert type(fused[0]) is BatchNormSplash
+    assert all(tensor.is_meta for tensor in fused.state_dict().values())
+
+
+def test_hinges_that_16_bits_do_not_tell_apart() -> None:
+    network = nn.Sequential(nn.BatchNorm1d(3), Splash(hinges=(0.0, 1.0, 1.001))).bfloat16()
+    assert torch.equal(fuse(network)[0].hinges, network[1].hinges)
 
 
 def test_fusing_twice_changes_nothing() -> None:

@@ -6,7 +6,6 @@ network = fuse(convert(model))       # a training step takes less than the model
 import copy as copying
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType
 from typing import TypeVar, cast
 
 from torch import fx, nn
@@ -28,9 +27,11 @@ def fuse(model: Network, *, copy: bool = True) -> Network:
     parameters and buffers, so a checkpoint keeps the batch norm's names, and an optimizer stays
     valid with `copy=False`. It computes the same, up to rounding.
 
-    A pair stays as it is if either is used elsewhere too or has hooks, if each neuron has slopes of
-    its own, if the `forward` that calls them can't be traced by torch.fx, and if a module around
-    them whose own can't be might call either by itself. An `nn.Identity` between them is nothing.
+    A pair stays as it is if either has another caller, a reader or hooks, if each neuron has slopes
+    of its own, and if torch.fx can't trace the `forward` that calls them or that of a module around
+    them, which might call either by itself. An `nn.Identity` between them is nothing. Only what
+    `forward` does is looked at: a method that nobody calls there, and that calls batch norm alone,
+    gets the unit too.
 
     A copy of the model is changed unless `copy` is False.
     """
@@ -38,9 +39,10 @@ def fuse(model: Network, *, copy: bool = True) -> Network:
         raise TypeError(f"fuse needs a torch.nn.Module, got {model!r}")
     network = copying.deepcopy(model) if copy else model
     seen = _observed(network)
-    for norm, unit in seen.pairs():
+    made = [(norm, unit, _joined(norm, unit)) for norm, unit in seen.pairs()]
+    for norm, unit, joined in made:
         owner, name = seen.places[norm][0]
-        owner._modules[name] = _joined(norm, unit)
+        owner._modules[name] = joined
         owner, name = seen.places[unit][0]
         owner._modules[name] = nn.Identity().train(unit.training)
     return network
@@ -55,7 +57,7 @@ class _Observed:
         givers: of each module, who gives what it is called with, call by call; None is nobody, or
             more than one.
         takers: of each module, the only one that takes what it gives; None if there are others.
-        closed: modules that may be called by somebody who can't be traced.
+        closed: modules that must stay, since somebody else may call them or read what they have.
     """
 
     places: dict[nn.Module, list[tuple[nn.Module, str]]] = field(default_factory=dict)
@@ -81,9 +83,16 @@ class _Observed:
     def _may_change(self, norm: AnyNorm, unit: Splash) -> bool:
         by_channel = unit.share == "channel" and unit.dim == 1
         by_its_channel = by_channel and unit.features == (norm.num_features,)
-        return (unit.share == "layer" or by_its_channel) and not any(
-            module in self.closed or len(self.places.get(module, ())) != 1 or has_hooks(module)
-            for module in (norm, unit)
+        follows_as_it_says = norm.track_running_stats == (norm.running_mean is not None)
+        return (
+            (unit.share == "layer" or by_its_channel)
+            and follows_as_it_says
+            and not any(
+                module in self.closed
+                or len(self.places.get(module, ())) != 1
+                or _is_watched(module)
+                for module in (norm, unit)
+            )
         )
 
 
@@ -93,17 +102,19 @@ def _observed(network: nn.Module) -> _Observed:
         for name, child in module._modules.items():
             if child is not None:
                 seen.places.setdefault(child, []).append((module, name))
+        seen.closed.update(_held_besides(module))
         if is_unit(module) or not module._modules:
             continue
-        if type(module).forward is nn.Sequential.forward:
+        if type(module).forward is nn.Sequential.forward and "forward" not in vars(module):
             _observe_chain(seen, module)
-        elif has_own_forward(module):
+        elif has_own_forward(module) or "forward" in vars(module):
             _observe_forward(seen, module)
     return seen
 
 
 def _observe_chain(seen: _Observed, chain: nn.Module) -> None:
-    links = (child for child in chain._modules.values() if child and not _is_nothing(child))
+    held = (child for child in chain._modules.values() if child is not None)
+    links = (child for child in held if not _is_nothing(child))
     children = [None, *links, None]
     for giver, module, taker in zip(children, children[1:], children[2:], strict=False):
         seen.called(cast(nn.Module, module), giver, taker)
@@ -113,32 +124,27 @@ def _observe_forward(seen: _Observed, module: nn.Module) -> None:
     try:
         ways = trace(module).ways
     except UntraceableError:
-        seen.closed.update(_within_reach(module))
+        seen.closed.update(module.modules())
         return
     for way in ways:
         for node in way.graph.nodes:
             if (called := _called(module, node)) is not None:
                 seen.called(called, _giver(module, node), _taker(module, node))
+            elif node.op == "get_attr":  # a module itself, or something that it has
+                path = str(node.target)
+                seen.closed.update(m for name, m in module.named_modules() if _is_on(path, name))
 
 
-def _within_reach(module: nn.Module) -> Iterator[nn.Module]:
-    """What a module can call by itself: its children, and whose name or number its code may say."""
-    said = _names_in(type(module))
-    for path, inner in module.named_modules():
-        *_, name = path.split(".")
-        if "." not in path or name.isdecimal() or name in said:
-            yield inner
+def _is_on(path: str, name: str) -> bool:
+    return name != "" and f"{path}.".startswith(f"{name}.")
 
 
-def _names_in(cls: type) -> set[str]:
-    """The names in the code of a class, but for what it has of `nn.Module`."""
-    own = cls.__mro__[: cls.__mro__.index(nn.Module)]
-    codes = [f.__code__ for c in own for f in vars(c).values() if isinstance(f, FunctionType)]
-    names: set[str] = set()
-    for code in codes:  # grows by what is defined inside
-        codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
-        names |= {*code.co_names, *(text for text in code.co_consts if isinstance(text, str))}
-    return names
+def _held_besides(module: nn.Module) -> Iterator[nn.Module]:
+    """Modules that a module keeps in lists and the like, where they can't be replaced."""
+    for name, value in vars(module).items():
+        if name != "_modules" and isinstance(value, list | tuple | set | dict):
+            held = value.values() if isinstance(value, dict) else value
+            yield from (each for each in held if isinstance(each, nn.Module))
 
 
 def _called(module: nn.Module, node: fx.Node) -> nn.Module | None:
@@ -146,21 +152,36 @@ def _called(module: nn.Module, node: fx.Node) -> nn.Module | None:
 
 
 def _is_nothing(module: nn.Module | None) -> bool:
-    return type(module) is nn.Identity and not has_hooks(module)
+    return type(module) is nn.Identity and not _is_watched(module)
+
+
+def _is_watched(module: nn.Module) -> bool:
+    """Whether someone wants to hear of a module, or has given this one a `forward` of its own."""
+    of_states = ("_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks")
+    hears = has_hooks(module) or any(getattr(module, name, None) for name in of_states)
+    return hears or "forward" in vars(module)
 
 
 def _giver(module: nn.Module, node: fx.Node) -> nn.Module | None:
     """The module whose result is all that `node` is called with."""
-    given = node.args[0] if len(node.args) == 1 and not node.kwargs else None
+    given = node.args[0] if _has_one_argument(node) else None
     giver = _called(module, given) if isinstance(given, fx.Node) else None
     return _giver(module, cast(fx.Node, given)) if _is_nothing(giver) else giver
 
 
 def _taker(module: nn.Module, node: fx.Node) -> nn.Module | None:
-    """The module that is called with what `node` gives, if nobody else is."""
+    """The module that is called with what `node` gives, if nobody else is.
+
+    None, too, if the call that `node` is could not be one of another module.
+    """
     users = list(node.users)
-    taker = _called(module, users[0]) if len(users) == 1 else None
+    is_plain = len(users) == 1 and _has_one_argument(node)
+    taker = _called(module, users[0]) if is_plain else None
     return _taker(module, users[0]) if _is_nothing(taker) else taker
+
+
+def _has_one_argument(node: fx.Node) -> bool:
+    return len(node.args) == 1 and not node.kwargs
 
 
 def _joined(norm: AnyNorm, unit: Splash) -> BatchNormSplash:
@@ -171,7 +192,7 @@ def _joined(norm: AnyNorm, unit: Splash) -> BatchNormSplash:
         norm.momentum,
         norm.affine,
         norm.track_running_stats,
-        hinges=unit.hinges.tolist(),
+        num_hinges=unit.num_hinges,
         share=unit.share,
         constraint=unit.constraint,
         grad_scale=unit.grad_scale,
@@ -181,5 +202,6 @@ def _joined(norm: AnyNorm, unit: Splash) -> BatchNormSplash:
             joined._parameters.pop(name, None), joined._buffers.pop(name, None)
         joined._parameters |= module._parameters
         joined._buffers |= module._buffers
+        joined._non_persistent_buffers_set |= module._non_persistent_buffers_set
     joined.init = unit.init
     return joined.train(norm.training)
