@@ -181,7 +181,7 @@ def test_without_pythons_headers_the_library_is_built_without_it(
 
     assert "native_python.cpp" in sources()
     monkeypatch.setattr(building, "has_python_headers", lambda: False)
-    assert sources() == ["batch_norm.cpp", "native.cpp", "native_ops.cpp"]
+    assert sources() == ["batch_norm.cpp", "layout.cpp", "native.cpp", "native_ops.cpp"]
 
 
 def test_a_library_without_it_has_no_calls(tmp_path) -> None:

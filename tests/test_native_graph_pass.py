@@ -2,12 +2,12 @@
 
 import copy
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from types import ModuleType
 
 import pytest
 import torch
 from torch import Tensor, fx, nn
-from torch._inductor import config
-from torch._inductor.utils import run_and_get_code
 from torch.utils._pytree import tree_leaves
 
 from splash_units import Splash, convert, splash
@@ -16,8 +16,13 @@ from splash_units.kernels import native
 if native.load() is None:
     pytest.skip(f"no CPU kernel here: {native.why_not()}", allow_module_level=True)
 
-from splash_units.kernels.native.graph_pass import MergeBatchNorm, install
 
+def late(module: str) -> ModuleType:
+    """Imported when a test runs: it brings triton along, whose interpreter others choose before."""
+    return import_module(module)
+
+
+GRAPH_PASS, CONFIG = "splash_units.kernels.native.graph_pass", "torch._inductor.config"
 TOGETHER = torch.ops.splash_units.batch_norm_splash.default
 APART = torch.ops.splash_units.splash.default
 
@@ -34,7 +39,7 @@ def merged(model: Callable[..., object], dynamic: bool = False) -> tuple[Callabl
     found: list[object] = []
 
     def backend(module: fx.GraphModule, _: object) -> Callable[..., object]:
-        MergeBatchNorm()(module.graph)
+        late(GRAPH_PASS).MergeBatchNorm()(module.graph)
         module.graph.lint()
         module.recompile()
         found.extend(n.target for n in module.graph.nodes if n.target in (TOGETHER, APART))
@@ -221,19 +226,19 @@ def test_what_stays_apart(name: str) -> None:
 @pytest.mark.filterwarnings("ignore:`torch.jit.script.*is deprecated:DeprecationWarning")
 def test_torchs_own_compiler_does_it_beside_what_others_ask() -> None:
     seen: list[fx.Graph] = []
-    with config.patch(pre_grad_custom_pass=seen.append, fx_graph_cache=False):
+    with late(CONFIG).patch(pre_grad_custom_pass=seen.append, fx_graph_cache=False):
         torch.manual_seed(0)
         network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), Splash(init="random"))
         apart, x = copy.deepcopy(network), torch.randn(3, 1, 8, 8)
-        y, (code,) = run_and_get_code(torch.compile(network), x)
-        install()
-        passes = config.pre_grad_custom_pass
+        y, (code,) = late("torch._inductor.utils").run_and_get_code(torch.compile(network), x)
+        late(GRAPH_PASS).install()
+        passes = late(CONFIG).pre_grad_custom_pass
     torch.testing.assert_close(y, apart(x), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(network[1].running_var, apart[1].running_var)
     assert "splash_units.batch_norm_splash.default" in code
     assert "splash_units.splash.default" not in code
     assert len(seen) == 1
-    assert [type(each) for each in passes[1:]] == [MergeBatchNorm]
+    assert [type(each) for each in passes[1:]] == [late(GRAPH_PASS).MergeBatchNorm]
 
 
 def test_a_number_that_is_read_from_a_tensor_between() -> None:
@@ -268,11 +273,11 @@ def test_by_name() -> None:
 
 def test_a_list_stays_the_list_that_its_owner_knows() -> None:
     mine: list[object] = []
-    with config.patch(pre_grad_custom_pass=mine):
-        install()
-        install()
-        assert config.pre_grad_custom_pass is mine
-    assert [type(each) for each in mine] == [MergeBatchNorm]
+    with late(CONFIG).patch(pre_grad_custom_pass=mine):
+        late(GRAPH_PASS).install()
+        late(GRAPH_PASS).install()
+        assert late(CONFIG).pre_grad_custom_pass is mine
+    assert [type(each) for each in mine] == [late(GRAPH_PASS).MergeBatchNorm]
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script.*is deprecated:DeprecationWarning")
@@ -286,8 +291,9 @@ def test_a_compiled_evaluation_leaves_statistics_untouched() -> None:
 
 
 def test_what_is_kept_on_disk_is_of_this_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = MergeBatchNorm().uuid()
-    assert MergeBatchNorm().uuid() == now
+    merge = late(GRAPH_PASS).MergeBatchNorm()
+    now = merge.uuid()
+    assert merge.uuid() == now
     other = native.Operators(native.load().library.with_name("other.so"))
     monkeypatch.setattr(native, "_outcome", other)
-    assert MergeBatchNorm().uuid() != now
+    assert merge.uuid() != now

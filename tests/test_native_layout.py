@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._functorch import config as functorch_config
-from torch._inductor import config as inductor_config
 
 from splash_units import Splash
 from splash_units.kernels import native
@@ -74,6 +73,8 @@ def test_what_a_compiled_network_computes_is_taken_as_it_lies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Convolutions are compiled with channels last; the eager network's order would be a copy."""
+    from torch._inductor import config as inductor_config  # not before: it imports triton
+
     torch._dynamo.reset()
     torch.manual_seed(0)
     first, unit, second = nn.Conv2d(3, 16, 3), Splash(init="random"), nn.Conv2d(16, 4, 3)
