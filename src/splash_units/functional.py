@@ -272,6 +272,11 @@ def _check(x: Tensor, a_pos: Tensor, a_neg: Tensor, hinges: Tensor, trailing: in
             "a_pos and a_neg must have the same shape, "
             f"got {tuple(a_pos.shape)} and {tuple(a_neg.shape)}"
         )
+    if a_pos.dim() > 1 or trailing > 0:  # asked for first: in a graph all of it would be guarded
+        _check_broadcast(x, a_pos, trailing)
+
+
+def _check_broadcast(x: Tensor, a_pos: Tensor, trailing: int) -> None:
     own = tuple(a_pos.shape[1:]) + (1,) * trailing
     fits = len(own) <= x.dim() and all(
         p == 1 or p == n  # not `in`, which is False for a size that a graph has left open
