@@ -1,11 +1,13 @@
 """The CPU kernel with batch norm in front, against torch's own and the plain equation."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from splash_units import BatchNormSplash
 from splash_units.functional import batch_norm_splash
@@ -315,6 +317,54 @@ def test_parameters_may_have_another_type_than_x(dtype: torch.dtype, share: str)
         assert theirs.grad is not None
         assert ours.grad.dtype == dtype
         torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=rounding, atol=1e-4)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_what_is_learned_begins_with_the_gradient_of_a_bias_in_front(training: bool) -> None:
+    torch.manual_seed(0)
+    unit, x = BatchNormSplash(3, init="random").double(), torch.randn(6, 3, 5).double()
+    bias, grad = torch.zeros(3, 1, dtype=x.dtype, requires_grad=True), torch.randn_like(x)
+    norm = (unit.weight, unit.bias, unit.running_mean, unit.running_var)
+    shape = (unit.a_pos, unit.a_neg, unit.hinges)
+    kept = torch.ops.splash_units.batch_norm_splash(x, *norm, *shape, training, 0.1, 1e-5)[1]
+    _, learned = torch.ops.splash_units.batch_norm_splash_backward(
+        grad, x, kept.detach(), len(unit.hinges), False, training
+    )
+    z = F.batch_norm(x + bias, *norm[2:], *norm[:2], training, 0.0, 1e-5)
+    (expected,) = torch.autograd.grad(reference.splash(z, *shape), bias, grad)
+    torch.testing.assert_close(learned[:3], expected.reshape(3), rtol=1e-10, atol=1e-13)
+    assert not training or not learned[:3].any()
+
+
+class Watch(TorchDispatchMode):
+    """Sees every operation, and changes none."""
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("share", ["layer", "channel"])
+def test_gradients_under_a_mode_and_without_memory(share: str) -> None:
+    torch.manual_seed(0)
+    unit, x = BatchNormSplash(4, init="random", share=share), torch.randn(6, 4, 3)
+    unit.a_pos.data[0] += 0.5
+    inputs = [x.requires_grad_(), *unit.parameters()]
+    y = unit(x)
+    expected = torch.autograd.grad(y.square().sum(), inputs, retain_graph=True)
+    with Watch():
+        watched = torch.autograd.grad(y.square().sum(), inputs)
+    for ours, theirs in zip(watched, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+    unit.to("meta")
+    inputs = [x.detach().to("meta").requires_grad_(), *unit.parameters()]
+    without = torch.autograd.grad(unit(inputs[0]).sum(), inputs)
+    assert [g.shape for g in without] == [g.shape for g in expected]
 
 
 @pytest.mark.parametrize(("share", "hinges"), [("layer", 3), ("channel", 4), ("layer", 0)])

@@ -1,4 +1,7 @@
-"""In a compiled graph batch norm and the unit behind it are one operator, and nothing else is."""
+"""In a compiled graph batch norm and the unit behind it are one operator, and nothing else is.
+
+And the gradient of a bias in front of them is not summed up a second time.
+"""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -10,7 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves
 
-from splash_units import Splash, convert, splash
+from splash_units import BatchNormSplash, Splash, convert, splash
 from splash_units.kernels import native
 
 if native.load() is None:
@@ -47,6 +50,26 @@ def merged(model: Callable[..., object], dynamic: bool = False) -> tuple[Callabl
 
     compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=dynamic)
     return compiled, found
+
+
+def without_sums(model: nn.Module, dynamic: bool = False) -> tuple[Callable, list[object]]:
+    """The model with a backward that went through the pass, and the sums that are left there."""
+    common, compilers = late("torch._dynamo.backends.common"), late("functorch.compile")
+    found: list[object] = []
+
+    def forward(module: fx.GraphModule, _: object) -> Callable[..., object]:
+        return compilers.make_boxed_func(module.forward)
+
+    def backward(module: fx.GraphModule, _: object) -> Callable[..., object]:
+        late(GRAPH_PASS).TakeSumOfGradient()(module.graph)
+        module.graph.lint()
+        module.recompile()
+        sums = module.graph.find_nodes(op="call_function", target=torch.ops.aten.sum.dim_IntList)
+        found.extend(sums)
+        return compilers.make_boxed_func(module.forward)
+
+    backend = common.aot_autograd(fw_compiler=forward, bw_compiler=backward)
+    return torch.compile(model, fullgraph=True, backend=backend, dynamic=dynamic), found
 
 
 def everything(model: Callable[..., Tensor], owner: nn.Module, x: Tensor) -> list[Tensor]:
@@ -239,6 +262,130 @@ def test_torchs_own_compiler_does_it_beside_what_others_ask() -> None:
     assert "splash_units.splash.default" not in code
     assert len(seen) == 1
     assert [type(each) for each in passes[1:]] == [late(GRAPH_PASS).MergeBatchNorm]
+
+
+class BiasInFront(nn.Module):
+    def __init__(self, **options: object) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(5, 6), BatchNormSplash(6, init="random", **options)
+        self.bias = nn.Parameter(torch.linspace(-1, 1, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.linear(x) + self.bias)
+
+
+class RowInFront(BiasInFront):
+    """Its sum keeps the dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.linspace(-1, 1, 6).reshape(1, 6))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    "make",
+    [
+        BiasInFront,
+        RowInFront,
+        lambda: BiasInFront(share="channel"),
+        lambda: BiasInFront(affine=False),
+        lambda: BiasInFront(track_running_stats=False),
+    ],
+    ids=["bias", "row", "by channel", "without weights", "without statistics"],
+)
+def test_the_gradient_of_a_bias_in_front(
+    make: Callable[[], BiasInFront], training: bool, dynamic: bool
+) -> None:
+    torch.manual_seed(0)
+    network = make().double().train(training)
+    apart, x = copy.deepcopy(network), torch.randn(16, 5, dtype=torch.float64)
+    compiled, left = without_sums(network, dynamic)
+    got, expected = everything(compiled, network, x), everything(apart, apart, x)
+    torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-12)
+    assert not left
+    of_bias = got[2 + [name for name, _ in network.named_parameters()].index("linear.bias")]
+    moves_with_batch = training or network.norm.running_mean is None
+    assert bool((of_bias == 0).all()) is moves_with_batch
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_gradient_of_a_bias_that_is_nan(training: bool) -> None:
+    torch.manual_seed(0)
+    network = BiasInFront().train(training)
+    apart, x = copy.deepcopy(network), torch.randn(16, 5)
+    for each in (network, apart):
+        with torch.no_grad():
+            each.linear.weight[2, 3] = torch.nan
+    compiled, left = without_sums(network)
+    got, expected = everything(compiled, network, x), everything(apart, apart, x)
+    assert not left
+    assert bool(network.linear.bias.isnan().any()) is False
+    for ours, theirs in zip(got, expected, strict=True):
+        torch.testing.assert_close(ours.isnan(), theirs.isnan())
+
+
+class ImagesInFront(BiasInFront):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm((self.linear(x) + self.bias).unsqueeze(-1).expand(-1, -1, 3))
+
+
+class OtherSum(BiasInFront):
+    """Of each row, not of each channel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.linspace(-1, 1, 16).reshape(16, 1))
+
+
+@pytest.mark.parametrize(
+    ("make", "dtype", "tolerance"),
+    [
+        (ImagesInFront, torch.float64, 1e-9),
+        (OtherSum, torch.float64, 1e-9),
+        (BiasInFront, torch.bfloat16, 0.05),
+    ],
+    ids=["another shape", "another sum", "bfloat16"],
+)
+def test_what_is_still_summed_up(
+    make: Callable[[], BiasInFront], dtype: torch.dtype, tolerance: float
+) -> None:
+    torch.manual_seed(0)
+    network = make()
+    network.linear.to(dtype)
+    network.bias.data = network.bias.data.to(dtype)
+    if dtype is torch.float64:
+        network.norm.to(dtype)
+    apart, x = copy.deepcopy(network), torch.randn(16, 5, dtype=dtype)
+    compiled, left = without_sums(network)
+    got, expected = everything(compiled, network, x), everything(apart, apart, x)
+    torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
+    assert left
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script.*is deprecated:DeprecationWarning")
+def test_torchs_own_compiler_sums_up_no_bias_in_front() -> None:
+    before: list[int] = []
+    after: list[int] = []
+
+    def count_into(counts: list[int]) -> Callable[[fx.Graph], None]:
+        sums = torch.ops.aten.sum.dim_IntList
+        return lambda graph: counts.append(len(graph.find_nodes(op="call_function", target=sums)))
+
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), Splash(init="random"))
+    apart, x = copy.deepcopy(network), torch.randn(16, 5)
+    options = {
+        "post_grad_custom_pre_pass": count_into(before),
+        "post_grad_custom_post_pass": count_into(after),
+    }
+    with late(CONFIG).patch(**options, fx_graph_cache=False):
+        got = everything(torch.compile(network), network, x)
+        passes = late(CONFIG).post_grad_custom_pre_pass
+    torch.testing.assert_close(got, everything(apart, apart, x), rtol=1e-4, atol=1e-5)
+    assert [type(each) for each in passes[1:]] == [late(GRAPH_PASS).TakeSumOfGradient]
+    assert (sum(before), sum(after)) == (1, 0)
 
 
 def test_a_number_that_is_read_from_a_tensor_between() -> None:

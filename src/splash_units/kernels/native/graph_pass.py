@@ -1,8 +1,9 @@
-"""In a graph that torch compiles: batch norm and the unit behind it as one operator.
+"""In a graph that torch compiles: batch norm, the unit behind it and the bias in front as one.
 
 A network whose units stand beside its batch norms, as `convert` leaves it, would have two passes
-over memory there, where the compiler makes one of batch norm and ReLU. Imported while a graph with
-a unit is traced, and not before: it needs torch's compiler.
+over memory there, where the compiler makes one of batch norm and ReLU; and backward a pass of its
+own for the bias of the linear layer in front, which the compiler makes in passing, too. Imported
+while a graph with a unit is traced, and not before: it needs torch's compiler.
 """
 
 import operator
@@ -43,7 +44,31 @@ _UNIT_ARGUMENTS = {
 _NUMBERS = (int, float, torch.SymInt, torch.SymFloat, torch.SymBool, torch.Size)
 
 
-class MergeBatchNorm(CustomGraphPass):
+class _Pass(CustomGraphPass):
+    """One that torch's cache on disk knows, and one of its kind is enough."""
+
+    def uuid(self) -> bytes:
+        """What torch keeps on disk of a compiled graph is good for this text and this library.
+
+        It would not ask what the operators promise, which may be other in another library.
+        """
+        operators = native.load()
+        return get_hash_for_files((__file__,), "" if operators is None else operators.library.name)
+
+    @classmethod
+    def install(cls, hook: str) -> None:
+        """Have torch's compiler run the pass, after those that others have given it."""
+        given = getattr(config, hook)
+        passes = get_custom_graph_passes(given)
+        if any(isinstance(each, cls) for each in passes):
+            return
+        if isinstance(given, list):
+            given.append(cls())  # it stays the list that its owner knows
+        else:
+            setattr(config, hook, (*passes, cls()))
+
+
+class MergeBatchNorm(_Pass):
     """Where nobody else wants what batch norm gives, it and the unit become one operator."""
 
     def __call__(self, graph: fx.Graph) -> None:
@@ -54,25 +79,25 @@ class MergeBatchNorm(CustomGraphPass):
             if isinstance(norm, fx.Node) and _is_only_for(norm, unit):
                 _merge(graph, norm, unit)
 
-    def uuid(self) -> bytes:
-        """What torch keeps on disk of a compiled graph is good for this text and this library.
 
-        It would not ask what the operators promise, which may be other in another library.
-        """
-        operators = native.load()
-        return get_hash_for_files((__file__,), "" if operators is None else operators.library.name)
+class TakeSumOfGradient(_Pass):
+    """The gradient of a bias in front of batch norm and unit is what their backward has learned."""
+
+    def __call__(self, graph: fx.Graph) -> None:
+        target = torch.ops.splash_units.batch_norm_splash_backward.default
+        for backward in graph.find_nodes(op="call_function", target=target):
+            dx, learned = (_result(backward, which) for which in (0, 1))
+            if dx is None or learned is None or not _have_one_type(dx, learned):
+                continue
+            for node in tuple(dx.users):
+                if _is_sum_of_rows(node, dx):
+                    _take_instead(graph, node, learned)
 
 
 def install() -> None:
-    """Have torch's compiler run the pass, after those that others have given it."""
-    given = config.pre_grad_custom_pass
-    passes = get_custom_graph_passes(given)
-    if any(isinstance(each, MergeBatchNorm) for each in passes):
-        return
-    if isinstance(given, list):
-        given.append(MergeBatchNorm())  # it stays the list that its owner knows
-    else:
-        config.pre_grad_custom_pass = (*passes, MergeBatchNorm())
+    """Have torch's compiler run the passes."""
+    MergeBatchNorm.install("pre_grad_custom_pass")
+    TakeSumOfGradient.install("post_grad_custom_pre_pass")
 
 
 def _forget_questions(graph: fx.Graph) -> None:
@@ -165,3 +190,41 @@ def _value(node: fx.Node) -> torch.Tensor | None:
     """The tensor without memory that stands for a node, as the tracer left it."""
     value = node.meta.get("example_value")
     return value if isinstance(value, torch.Tensor) else None
+
+
+def _result(node: fx.Node, which: int) -> fx.Node | None:
+    """What stands for one of the results of an operator that has several."""
+    found = (user for user in node.users if user.target is operator.getitem)
+    return next((user for user in found if user.args[1] == which), None)
+
+
+def _have_one_type(dx: fx.Node, learned: fx.Node) -> bool:
+    """What was learned is float32 for a bfloat16 x, whose sum is not."""
+    types = {node.meta["val"].dtype for node in (dx, learned)}
+    return len(types) == 1
+
+
+def _is_sum_of_rows(node: fx.Node, dx: fx.Node) -> bool:
+    if node.target is not torch.ops.aten.sum.dim_IntList or node.kwargs:
+        return False
+    summed, dimensions, *_ = node.args
+    return summed is dx and dimensions == [0] and len(dx.meta["val"].shape) == 2
+
+
+def _take_instead(graph: fx.Graph, total: fx.Node, learned: fx.Node) -> None:
+    """A channel's number is the first of what was learned (Learned in native_ops.cpp)."""
+    shape = total.meta["val"].shape
+    with graph.inserting_after(learned):
+        first = _computed(graph, torch.ops.aten.slice.Tensor, learned, 0, 0, shape[-1])
+    with graph.inserting_after(first):
+        total.replace_all_uses_with(_computed(graph, torch.ops.aten.view.default, first, shape))
+    graph.erase_node(total)
+
+
+def _computed(graph: fx.Graph, function: Any, tensor: fx.Node, *others: Any) -> fx.Node:
+    """A node that torch's later passes know the size of."""
+    node = graph.call_function(function, (tensor, *others))
+    value = tensor.meta["val"]
+    with value.fake_mode:
+        node.meta["val"] = function(value, *others)
+    return node

@@ -6,6 +6,7 @@
 //
 // Saved for backward: x, the slopes and the hinges; with batch norm also four numbers a channel and copies of slopes and hinges.
 
+#include <ATen/TensorSubclassLikeUtils.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
@@ -236,9 +237,20 @@ std::tuple<Tensor, Tensor> batch_norm_splash(const Tensor& x, const optional<Ten
   return {y, kept};
 }
 
-// Gradients of x, weight, bias and the slopes, all but that of x in the type of the computation.
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> batch_norm_splash_backward(const Tensor& grad, const Tensor& x, const Tensor& kept, int64_t hinges,
-                                                                              bool own_slopes, bool training, double grad_scale) {
+// Gradients of all but x, one after the other, in the type of the computation. One tensor for the same reason as above. The
+// first is that of what was added to all numbers of a channel in front of the batch norm, as a linear layer's bias is: where
+// the batch's own statistics move with it, it is zero, but for a NaN.
+template <class Size>
+struct Learned {
+  Size before, weight, bias, pos, neg, count;  // where each begins, and where all end
+
+  Learned(const Size& channels, const Size& hinges, const Size& groups)
+      : before(0), weight(channels), bias(channels * 2), pos(channels * 3), neg(pos + hinges * groups), count(neg + hinges * groups) {}
+};
+
+// Gradients of x and of all else.
+std::tuple<Tensor, Tensor> batch_norm_splash_backward(const Tensor& grad, const Tensor& x, const Tensor& kept, int64_t hinges, bool own_slopes,
+                                                      bool training, double grad_scale) {
   TORCH_CHECK_VALUE(x.dim() >= 2 && x.numel() > 0 && hinges > 0 && hinges <= most_hinges,
                     "batch_norm_splash_backward: x of shape ", x.sizes(), " and ", hinges, " hinges");
   const View view = view_of(x, by_channel);
@@ -251,8 +263,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> batch_norm_splash_backward(co
   const double count = training ? static_cast<double>(view.extent.outer * view.extent.inner) : INFINITY;
   const Held g = like(grad, *view.x);
   Tensor dx = result_like(view, x);
-  std::vector<double> pos(hinges * groups), neg(hinges * groups), dz(channels), dz_x(channels);
-  const Sums sums{pos.data(), neg.data(), dz.data(), dz_x.data()};
+  const Learned<int64_t> at(channels, hinges, groups);
+  Tensor learned = at::detail::empty_cpu({at.count}, type);
+  std::vector<double> sums_of(at.count);
+  double *dz = sums_of.data() + at.bias, *dz_x = sums_of.data() + at.weight, *pos = sums_of.data() + at.pos, *neg = sums_of.data() + at.neg;
+  const Sums sums{pos, neg, dz, dz_x};
   with_type(x, [&](auto sample) {
     using T = decltype(sample);
     using C = compute_t<T>;
@@ -263,16 +278,29 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> batch_norm_splash_backward(co
     Norm<C> norm{keep.scale, keep.shift, keep.mean};
     const bool keeps_dz = training && holds_dz<T>(view.extent, unit);
     backward<T>(read<T>(*view.x), read<T>(*g), keeps_dz ? write<T>(dx) : nullptr, view.extent, unit, &norm, &sums);
-    move_with_batch<C>(channels, count, keep.inverse_std, keep.scale, dz.data(), dz_x.data(), from_x, constant);
+    move_with_batch<C>(channels, count, keep.inverse_std, keep.scale, dz, dz_x, from_x, constant);
     norm.from_grad = keep.scale, norm.from_x = from_x, norm.constant = constant;
     if (keeps_dz) finish<C>(read<C>(*view.x), write<C>(dx), view.extent, norm);
     else backward<T>(read<T>(*view.x), read<T>(*g), write<T>(dx), view.extent, unit, &norm, nullptr);
-    for (int64_t c = 0; c < channels; ++c) dz_x[c] *= keep.inverse_std[c];
+    C* const out = learned.mutable_data_ptr<C>();
+    for (int64_t c = 0; c < channels; ++c) {
+      out[at.before + c] = training ? 0 * (from_x[c] + constant[c]) : keep.scale[c] * dz[c];
+      out[at.weight + c] = dz_x[c] * keep.inverse_std[c];
+      out[at.bias + c] = dz[c];
+    }
+    for (int64_t i = at.pos; i < at.count; ++i) out[i] = sums_of[i] * grad_scale;
   });
-  const auto slopes = [&](const std::vector<double>& sums) {
-    return own_slopes ? as_gradient(sums, {hinges, channels}, type, grad_scale) : as_gradient(sums, {hinges}, type, grad_scale);
-  };
-  return {dx, as_gradient(dz_x, {channels}, type, 1), as_gradient(dz, {channels}, type, 1), slopes(pos), slopes(neg)};
+  return {dx, learned};
+}
+
+// Some of `learned`, from one place on. Every operation on tensors that torch would do for it takes as long as a hundred
+// numbers of a layer's arithmetic; tracers, which want to see them, get them.
+Tensor some_of(const Tensor& learned, const c10::SymInt& from, c10::SymIntArrayRef shape) {
+  if (at::isTensorSubclassLike(learned)) return learned.narrow_symint(0, from, c10::multiply_integers(shape)).view_symint(shape);
+  Tensor some = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(learned.storage()), learned.key_set(), learned.dtype());
+  some.unsafeGetTensorImpl()->set_storage_offset(from.expect_int());
+  some.unsafeGetTensorImpl()->set_sizes_contiguous(c10::asIntArrayRefSlow(shape, __FILE__, __LINE__));
+  return some;
 }
 
 struct BatchNormSplashBackward : torch::autograd::Node {
@@ -285,9 +313,7 @@ struct BatchNormSplashBackward : torch::autograd::Node {
   variable_list apply(variable_list&& grads) override {
     if (!grads[0].defined()) return variable_list(5);
     const Tensor x_ = x.unpack(), kept_ = kept.unpack();
-    auto [dx, dw, db, d_pos, d_neg] =
-        at::GradMode::is_enabled() ? differentiable(grads[0], x_, kept_)
-                                   : operators::call<operators::BatchNormSplashBackward>(grads[0], x_, kept_, number, own_slopes, training, grad_scale);
+    auto [dx, dw, db, d_pos, d_neg] = at::GradMode::is_enabled() ? differentiable(grads[0], x_, kept_) : gradients(grads[0], x_, kept_);
     return {dx, has_weight ? dw : Tensor(), has_bias ? db : Tensor(), d_pos, d_neg};
   }
   std::string name() const override { return "BatchNormSplashBackward"; }
@@ -296,6 +322,14 @@ struct BatchNormSplashBackward : torch::autograd::Node {
   }
 
  private:
+  std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gradients(const Tensor& grad, const Tensor& x_, const Tensor& kept_) {
+    const auto [dx, learned] = operators::call<operators::BatchNormSplashBackward>(grad, x_, kept_, number, own_slopes, training, grad_scale);
+    const c10::SymInt channels = x_.sym_size(1), slopes[] = {number, channels};
+    const c10::SymIntArrayRef of_channels(channels), of_slopes(slopes, own_slopes ? 2 : 1);
+    const Learned<c10::SymInt> at(channels, number, own_slopes ? channels : c10::SymInt(1));
+    return {dx, some_of(learned, at.weight, of_channels), some_of(learned, at.bias, of_channels), some_of(learned, at.pos, of_slopes),
+            some_of(learned, at.neg, of_slopes)};
+  }
   std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> differentiable(const Tensor& grad, const Tensor& x_, const Tensor& kept_) {
     const auto if_saved = [](bool was, const SavedVariable& saved) { return was ? optional<Tensor>(saved.unpack()) : std::nullopt; };
     const c10::SymInt channels = x_.sym_size(1);
@@ -337,12 +371,11 @@ std::tuple<Tensor, Tensor> batch_norm_splash_meta(const Tensor& x, const optiona
   return {result_meta(x, by_channel), at::empty_symint({numbers}, x.options().dtype(compute_dtype(x)))};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> batch_norm_splash_backward_meta(const Tensor&, const Tensor& x, const Tensor& kept, c10::SymInt hinges,
-                                                                                   bool own_slopes, bool, double) {
+std::tuple<Tensor, Tensor> batch_norm_splash_backward_meta(const Tensor&, const Tensor& x, const Tensor& kept, c10::SymInt hinges, bool own_slopes, bool,
+                                                           double) {
   const c10::SymInt channels = x.sym_size(1);
-  const auto of_channels = [&] { return at::empty_symint({channels}, kept.options()); };
-  const auto slopes = [&] { return own_slopes ? at::empty_symint({hinges, channels}, kept.options()) : at::empty_symint({hinges}, kept.options()); };
-  return {result_meta(x, by_channel), of_channels(), of_channels(), slopes(), slopes()};
+  const Learned<c10::SymInt> at(channels, hinges, own_slopes ? channels : c10::SymInt(1));
+  return {result_meta(x, by_channel), at::empty_symint({at.count}, kept.options())};
 }
 
 }  // namespace
@@ -357,7 +390,7 @@ TORCH_LIBRARY(splash_units, m) {
   m.def("batch_norm_splash(Tensor x, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, Tensor(b!)? running_var, Tensor a_pos, "
         "Tensor a_neg, Tensor hinges, bool training, float momentum, float eps, float grad_scale=1.0) -> (Tensor, Tensor)", tags);
   m.def("batch_norm_splash_backward(Tensor grad, Tensor x, Tensor kept, SymInt hinges, bool own_slopes, bool training, "
-        "float grad_scale=1.0) -> (Tensor, Tensor, Tensor, Tensor, Tensor)", tags);
+        "float grad_scale=1.0) -> (Tensor, Tensor)", tags);
   m.def("differentiable_batch_norm_backward(Tensor grad, Tensor x, Tensor? weight, Tensor? bias, Tensor statistics, "
         "Tensor a_pos, Tensor a_neg, Tensor hinges, bool training, float eps, float grad_scale) "
         "-> (Tensor, Tensor, Tensor, Tensor, Tensor)", tags);

@@ -33,8 +33,8 @@ struct BatchNormSplash {
 
 struct BatchNormSplashBackward {
   static constexpr char name[] = "splash_units::batch_norm_splash_backward";
-  using Signature = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>(const Tensor& grad, const Tensor& x, const Tensor& kept, c10::SymInt hinges,
-                                                                       bool own_slopes, bool training, double grad_scale);
+  using Signature = std::tuple<Tensor, Tensor>(const Tensor& grad, const Tensor& x, const Tensor& kept, c10::SymInt hinges, bool own_slopes,
+                                               bool training, double grad_scale);
 };
 
 // These two are the plain equation's own, and written in Python.
