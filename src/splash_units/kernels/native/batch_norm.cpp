@@ -8,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#include "native.h"
+#include "batch_norm.h"
 #include "simd.h"
 #include "walk.h"
 
@@ -34,22 +34,21 @@ using MomentsInLanes = Moments<Wide<compute_t<T>>>;
 
 constexpr int columns_at_a_time = 4;  // vectors; each sum waits for its own last term, so several go side by side
 
-// What n rows of `across` vectors, neighbours in each row, add to the moments of their lanes.
+// What n rows of `across` vectors, so far `apart` in each row, add to the moments of their lanes.
 template <class T, int across>
-SPLASH_INLINE void look(const T* x, int64_t n, int64_t stride, MomentsInLanes<T>* to) {
+SPLASH_INLINE void look(const T* x, int64_t n, int64_t stride, int64_t apart, MomentsInLanes<T>* to) {
   using C = compute_t<T>;
-  constexpr int W = lanes<C>::count;
   Vec<C> middle[across]{}, squares[across]{}, left_over[across]{};
   for (int64_t k = 0; k < n; ++k) {
     SPLASH_UNROLLED
-    for (int q = 0; q < across; ++q) middle[q] += stored<T>::load(x + k * stride + q * W);
+    for (int q = 0; q < across; ++q) middle[q] += stored<T>::load(x + k * stride + q * apart);
   }
   SPLASH_UNROLLED
   for (int q = 0; q < across; ++q) middle[q] /= static_cast<C>(n);
   for (int64_t k = 0; k < n; ++k) {
     SPLASH_UNROLLED
     for (int q = 0; q < across; ++q) {
-      const Vec<C> d = stored<T>::load(x + k * stride + q * W) - middle[q];
+      const Vec<C> d = stored<T>::load(x + k * stride + q * apart) - middle[q];
       squares[q] += d * d;
       left_over[q] += d;  // what rounding the mean left behind
     }
@@ -78,7 +77,7 @@ void moments_of_rows(const T* x, Extent e, double* mean, double* deviation) {
     for (int64_t o = 0; o < e.outer; ++o) {
       const T* row = x + (o * e.channels + c) * e.inner;
       along_row<C>(e.inner, sum_length, [&](int64_t i, int64_t n, int filled) {
-        if (filled == W) look<T, 1>(row + i, n, W, &in_lanes);
+        if (filled == W) look<T, 1>(row + i, n, W, W, &in_lanes);
         else look_at_ragged(row + i, filled, in_lanes);
       });
     }
@@ -89,7 +88,7 @@ void moments_of_rows(const T* x, Extent e, double* mean, double* deviation) {
 }
 
 template <class T>
-void moments_of_columns(const T* x, Extent e, double* mean, double* deviation) {
+void moments_of_matrix(const T* x, Extent e, double* mean, double* deviation) {
   constexpr int W = lanes<compute_t<T>>::count;
   const Columns<compute_t<T>> columns(e);
   std::vector<MomentsInLanes<T>> parts(columns.row_tasks * columns.vectors);
@@ -97,8 +96,8 @@ void moments_of_columns(const T* x, Extent e, double* mean, double* deviation) {
     MomentsInLanes<T>* mine = parts.data() + task / columns.blocks * columns.vectors;
     columns.tiles(task, sum_length, columns_at_a_time, [&](int64_t i, int64_t v, int64_t across, int64_t n, int filled) {
       if (filled < W) return look_at_ragged(x + i, filled, mine[v]);
-      if (across == columns_at_a_time) return look<T, columns_at_a_time>(x + i, n, columns.width, mine + v);
-      for (int64_t q = 0; q < across; ++q) look<T, 1>(x + i + q * W, n, columns.width, mine + v + q);
+      if (across == columns_at_a_time) return look<T, columns_at_a_time>(x + i, n, columns.width, W, mine + v);
+      for (int64_t q = 0; q < across; ++q) look<T, 1>(x + i + q * W, n, columns.width, W, mine + v + q);
     });
   });
   for (int64_t v = 0; v < columns.vectors; ++v)
@@ -124,14 +123,33 @@ void moments_of_columns(const T* x, Extent e, double* mean, double* deviation) {
 template <class T>
 void moments(const T* x, Extent e, double* mean, double* variance) {
   if (e.inner > 1) moments_of_rows(x, e, mean, variance);
-  else moments_of_columns(x, e, mean, variance);
+  else moments_of_matrix(x, e, mean, variance);
   const double count = static_cast<double>(e.outer * e.inner);
   for (int64_t c = 0; c < e.channels; ++c) variance[c] /= count;
 }
 
+template <class T>
+void moments_of_columns(const T* x, int64_t rows, int64_t pitch, int64_t apart, int columns, double* mean, double* variance) {
+  constexpr int W = lanes<compute_t<T>>::count;
+  const auto look_at = [&]<int across>(int first) SPLASH_INLINE_LAMBDA {
+    MomentsInLanes<T> found[across];
+    for (int64_t row = 0; row < rows; row += sum_length)
+      look<T, across>(x + first * apart + row * pitch, std::min(sum_length, rows - row), pitch, apart, found);
+    for (int q = 0; q < across; ++q) {
+      const auto variances = found[q].deviation / static_cast<double>(rows);
+      std::memcpy(mean + (first + q) * W, &found[q].mean, W * sizeof(double)), std::memcpy(variance + (first + q) * W, &variances, W * sizeof(double));
+    }
+  };
+  int first = 0;
+  for (; first + columns_at_a_time <= columns; first += columns_at_a_time) look_at.template operator()<columns_at_a_time>(first);
+  for (; first + 2 <= columns; first += 2) look_at.template operator()<2>(first);
+  if (first < columns) look_at.template operator()<1>(first);
+}
+
+// The pointers as parameters: only of those the compiler believes that they do not overlap.
 template <class C>
-void normalise(int64_t channels, const double* mean, const double* variance, double eps, const C* weight, const C* bias,
-               C* __restrict mean_kept, C* __restrict inverse_std, C* __restrict scale, C* __restrict shift) {
+static void normalise(int64_t channels, const double* mean, const double* variance, double eps, const C* weight, const C* bias,
+                      C* __restrict mean_kept, C* __restrict inverse_std, C* __restrict scale, C* __restrict shift) {
   for (int64_t c = 0; c < channels; ++c) {
     const double inverse = 1 / std::sqrt(variance[c] + eps), by = inverse * (weight ? weight[c] : 1);
     mean_kept[c] = static_cast<C>(mean[c]), inverse_std[c] = static_cast<C>(inverse);
@@ -139,11 +157,14 @@ void normalise(int64_t channels, const double* mean, const double* variance, dou
     shift[c] = static_cast<C>((bias ? bias[c] : 0) - mean[c] * by);
   }
 }
-
-// The batch's own statistics moved with x: dx = w/std (dz - mean(dz) - x̂ mean(dz x̂)).
 template <class C>
-void move_with_batch(int64_t channels, double count, const C* inverse_std, const C* scale, const double* dz,
-                     const double* dz_x, C* __restrict from_x, C* __restrict constant) {
+void normalise(int64_t channels, const ByBatch<C>& of) {
+  normalise(channels, of.mean, of.variance, of.eps, of.weight, of.bias, of.mean_kept, of.inverse_std, of.scale, of.shift);
+}
+
+template <class C>
+static void move_with_batch(int64_t channels, double count, const C* inverse_std, const C* scale, const double* dz, const double* dz_x,
+                            C* __restrict from_x, C* __restrict constant) {
   for (int64_t c = 0; c < channels; ++c) {
     const double share = scale[c] / count, s = inverse_std[c];
     // Statistics that no number moves pass on no NaN or infinity either.
@@ -151,23 +172,28 @@ void move_with_batch(int64_t channels, double count, const C* inverse_std, const
     constant[c] = share == 0 ? 0 : static_cast<C>(-share * dz[c]);
   }
 }
-
-// dx of rows that follow each other, where there is dz. Some at a time, which the coefficients of a channel are loaded once
-// for: of the registers of AVX-512 a core may load no more than one a cycle.
 template <class C>
-static void finish_rows(const C* x, C* dx, int64_t rows, int64_t channels, const Norm<C> norm) {
+void move_with_batch(int64_t channels, const C* scale, const double* dz, const double* dz_x, const Moves<C>& moves) {
+  move_with_batch(channels, moves.count, moves.inverse_std, scale, dz, dz_x, moves.from_x, moves.constant);
+}
+
+// Some rows at a time, which the coefficients of a channel are loaded once for: of the registers of AVX-512 a core may load no more
+// than one a cycle.
+template <class C>
+void finish_rows(const C* x, C* dx, int64_t rows, int64_t pitch, int64_t channels, const Norm<C>& of_channels) {
   constexpr int W = lanes<C>::count;
   constexpr int64_t at_a_time = has_masks ? 4 : 1;
+  const Norm<C> norm = of_channels;  // a copy: for all the compiler knows, a store may change the original
   const int64_t whole = channels / W * W;
   const auto load = [](const C* from) SPLASH_INLINE_LAMBDA { return stored<C>::load(from); };
   for (int64_t row = 0; row < rows; row += at_a_time) {
-    const int64_t first = row * channels, last = std::min(row + at_a_time, rows) * channels;
+    const int64_t first = row * pitch, last = std::min(row + at_a_time, rows) * pitch;
     for (int64_t c = 0; c < whole; c += W) {
       const Vec<C> from_grad = load(norm.from_grad + c), from_x = load(norm.from_x + c), mean = load(norm.mean + c), constant = load(norm.constant + c);
-      for (int64_t i = first + c; i < last; i += channels)
+      for (int64_t i = first + c; i < last; i += pitch)
         stored<C>::store(dx + i, load(dx + i) * from_grad + ((load(x + i) - mean) * from_x + constant));
     }
-    for (int64_t i = first; i < last; i += channels) {
+    for (int64_t i = first; i < last; i += pitch) {
       C* __restrict out = dx + i;
       for (int64_t c = whole; c < channels; ++c)
         out[c] = out[c] * norm.from_grad[c] + ((x[i + c] - norm.mean[c]) * norm.from_x[c] + norm.constant[c]);
@@ -180,18 +206,21 @@ void finish(const C* x, C* dx, Extent e, const Norm<C>& norm) {
   const int64_t parts = parts_of(e);
   parallel(parts, e.size() > work_worth_sharing, [&](int64_t part) {
     const int64_t begin = e.outer * part / parts, end = e.outer * (part + 1) / parts;
-    finish_rows<C>(x + begin * e.channels, dx + begin * e.channels, end - begin, e.channels, norm);
+    finish_rows(x + begin * e.channels, dx + begin * e.channels, end - begin, e.channels, e.channels, norm);
   });
 }
 
-#define SPLASH_FOR(T) template void moments(const T*, Extent, double*, double*);
+#define SPLASH_FOR(T)                                          \
+  template void moments(const T*, Extent, double*, double*); \
+  template void moments_of_columns(const T*, int64_t, int64_t, int64_t, int, double*, double*);
 SPLASH_FOR(float)
 SPLASH_FOR(double)
 SPLASH_FOR(bfloat16)
 SPLASH_FOR(float16)
 #define SPLASH_IN(C)                                                                                                       \
-  template void normalise(int64_t, const double*, const double*, double, const C*, const C*, C*, C*, C*, C*);              \
-  template void move_with_batch(int64_t, double, const C*, const C*, const double*, const double*, C*, C*);              \
+  template void normalise(int64_t, const ByBatch<C>&);                                                                     \
+  template void move_with_batch(int64_t, const C*, const double*, const double*, const Moves<C>&);                         \
+  template void finish_rows(const C*, C*, int64_t, int64_t, int64_t, const Norm<C>&);                                     \
   template void finish(const C*, C*, Extent, const Norm<C>&);
 SPLASH_IN(float)
 SPLASH_IN(double)

@@ -10,7 +10,8 @@
 // From here to the arithmetic: walk.h takes a tensor apart into strips, parameters.h holds what a strip
 // needs to know, strips.h, own_slopes.h (lanes that differ forward), wholes.h (few hinges forward), cells.h (many hinges)
 // and backward.h compute, and steps.h, own_levels.h, masked.h and masked_cells.h where AVX-512 has a shorter way; simd.h is
-// the vectors and bytes.h their larger tables.
+// the vectors and bytes.h their larger tables. Behind batch norm, batch_norm.cpp finds the statistics, and in_one_go.h is the way
+// of small layers.
 //
 // Slope gradients are summed in float over at most `sum_length` terms a lane, and in AVX-512 over lanes that share a hinge,
 // then in double, over pieces whose bounds depend on the tensor's shape only: the same bits for any number of threads.
@@ -18,11 +19,14 @@
 #include "native.h"
 
 #include <algorithm>
+#include <cmath>
 #include <type_traits>
 #include <vector>
 
 #include "backward.h"
+#include "batch_norm.h"
 #include "cells.h"
+#include "in_one_go.h"
 #include "masked.h"
 #include "masked_cells.h"
 #include "own_levels.h"
@@ -132,7 +136,7 @@ auto backward_strip_for(int hinges, Affine affine, bool writes, bool sums, Finde
     const auto which = [&](auto k, auto by) {
       if constexpr (norm == Affine::none) return backward_strip_of<T, norm, k, by, true, true>();
       else {
-        if constexpr (std::is_same_v<T, float> && by != Finder::cells)  // see holds_dz
+        if constexpr (std::is_same_v<T, float> && by != Finder::cells)  // see keeps_dz
           if (writes && sums) return backward_strip_of<T, norm, k, by, true, true>();
         return writes ? backward_strip_of<T, norm, k, by, true, false>() : backward_strip_of<T, norm, k, by, false, true>();
       }
@@ -173,23 +177,22 @@ void add_lanes(const Wide<C>& from, int64_t first, int64_t step, int64_t count, 
   }
 }
 
+// The sums of hinges go to the groups of their lanes: `first` and as many as follow, `step` apart.
+template <class C>
+void add_hinges(const Totals<C>& t, const Unit<C>& unit, int padded, int64_t first, int64_t step, const Sums& sums) {
+  for (int s = 0; s < unit.hinges; ++s) {
+    double *pos = sums.pos + s * unit.groups, *neg = sums.neg + s * unit.groups;
+    if (!t.pos) pos[first] += t.together[s], neg[first] += t.together[padded + s];
+    else add_lanes<C>(t.pos[s], first, step, unit.groups, pos), add_lanes<C>(t.neg[s], first, step, unit.groups, neg);
+  }
+}
+
 // What lanes have summed up goes to their groups and channels: one after the other, whoever was done first.
 template <class C>
 void add_up(TotalsOf<C>& totals, int64_t ramps, const Walk<C>& walk, const Unit<C>& unit, int padded, bool normed, const Sums& sums) {
   const auto first_channel = [&](int64_t i) { return i % walk.vectors * walk.stride % walk.e.channels; };
   const bool shared = unit.groups == 1;
-  for (int64_t i = 0; i < ramps; ++i) {
-    const Totals<C> t = totals.at(i, 0);
-    const int64_t first = shared ? 0 : first_channel(i), step = shared ? 0 : walk.step;
-    if (!t.pos) {
-      for (int s = 0; s < unit.hinges; ++s) sums.pos[s * unit.groups + first] += t.together[s], sums.neg[s * unit.groups + first] += t.together[padded + s];
-      continue;
-    }
-    for (int s = 0; s < unit.hinges; ++s) {
-      add_lanes<C>(t.pos[s], first, step, unit.groups, sums.pos + s * unit.groups);
-      add_lanes<C>(t.neg[s], first, step, unit.groups, sums.neg + s * unit.groups);
-    }
-  }
+  for (int64_t i = 0; i < ramps; ++i) add_hinges(totals.at(i, 0), unit, padded, shared ? 0 : first_channel(i), shared ? 0 : walk.step, sums);
   for (int64_t i = 0; normed && i < walk.totals(); ++i) {
     const Totals<C> t = totals.at(0, i);
     add_lanes<C>(*t.dz, first_channel(i), walk.step, walk.e.channels, sums.dz);
@@ -268,12 +271,56 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
   add_up(totals, ramps, walk, unit, hinges, norm, *sums);
 }
 
-// Of more elements than a cache holds, dz would have to be fetched from memory again; and with fewer channels than a vector
-// has lanes, finish() would take them one by one.
 template <class T>
-bool holds_dz(Extent e, const Unit<compute_t<T>>& unit) {
+void forward_by_batch(const T* x, T* y, Extent e, const Unit<compute_t<T>>& unit, const ByBatch<compute_t<T>>& by_batch) {
+  using C = compute_t<T>;
+  const InOneGo<T> columns(e);
+  if (unit.groups > 1 || !columns.fits()) {
+    moments(x, e, by_batch.mean, by_batch.variance);
+    normalise(e.channels, by_batch);
+    const Norm<C> norm{by_batch.scale, by_batch.shift};
+    return forward(x, y, e, unit, &norm);
+  }
+  const int hinges = padded<T>(unit.hinges);
+  const Parameters<C> shape(unit, true, hinges);
+  forward_in_one_go(x, y, columns, forward_strip_for<T>(hinges, Affine::one, shape[0].finder, false), shape[0], by_batch);
+}
+
+// Whether dz goes to dx in a first pass, which the second makes dx of. With fewer channels than a vector has lanes it would have
+// to take them one by one, and of more elements than a cache holds, dz would have to be fetched from memory again.
+template <class T>
+bool keeps_dz(Extent e, const Unit<compute_t<T>>& unit) {
   const bool is_good_matrix = e.inner == 1 && e.channels >= lanes<compute_t<T>>::count && e.size() <= most_in_cache;
   return std::is_same_v<T, float> && unit.groups == 1 && is_good_matrix && unit.hinges <= 4;
+}
+
+template <class T>
+void backward_by_batch(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T>>& unit, const Norm<compute_t<T>>& norm,
+                       const Moves<compute_t<T>>& moves, const Sums& sums) {
+  using C = compute_t<T>;
+  const bool moved_by_all = std::isfinite(moves.count);  // else dx follows from nothing but its own dz
+  if constexpr (std::is_same_v<T, float>) {
+    const InOneGo<float> columns(e);
+    if (moved_by_all && unit.groups == 1 && unit.hinges <= 4 && columns.fits()) {
+      const int hinges = padded<float>(unit.hinges);
+      const Parameters<float> shape(unit, false, hinges);
+      const Finder finder = shape[0].finder;
+      const bool together = sums_together<float>(hinges, finder);
+      TotalsOf<float> totals({together ? 0 : hinges, together ? 2 * hinges : 0}, columns.tasks, columns.tasks, false);
+      const auto strip = backward_strip_for<float>(hinges, Affine::one, true, true, finder);
+      backward_in_one_go(x, grad, dx, columns, strip, shape[0], norm, moves, totals, sums);
+      for (int64_t task = 0; task < columns.tasks; ++task) add_hinges(totals.at(task, 0), unit, hinges, 0, 0, sums);
+      return;
+    }
+  }
+  const bool in_dx = moved_by_all && keeps_dz<T>(e, unit);
+  backward(x, grad, in_dx ? dx : nullptr, e, unit, &norm, &sums);
+  move_with_batch(e.channels, norm.scale, sums.dz, sums.dz_x, moves);
+  Norm<C> moved = norm;
+  moved.from_grad = norm.scale, moved.from_x = moves.from_x, moved.constant = moves.constant;
+  if constexpr (std::is_same_v<T, C>)
+    if (in_dx) return finish(x, dx, e, moved);
+  backward(x, grad, dx, e, unit, &moved, nullptr);
 }
 
 const char* instruction_set() {
@@ -292,7 +339,9 @@ const char* instruction_set() {
   template void forward(const T*, T*, Extent, const Unit<compute_t<T>>&, const Norm<compute_t<T>>*);      \
   template void backward(const T*, const T*, T*, Extent, const Unit<compute_t<T>>&,                       \
                          const Norm<compute_t<T>>*, const Sums*);                                          \
-  template bool holds_dz<T>(Extent, const Unit<compute_t<T>>&);
+  template void forward_by_batch(const T*, T*, Extent, const Unit<compute_t<T>>&, const ByBatch<compute_t<T>>&); \
+  template void backward_by_batch(const T*, const T*, T*, Extent, const Unit<compute_t<T>>&, const Norm<compute_t<T>>&, \
+                                  const Moves<compute_t<T>>&, const Sums&);
 SPLASH_FOR(float)
 SPLASH_FOR(double)
 SPLASH_FOR(bfloat16)

@@ -49,30 +49,46 @@ template <class T>
 void forward(const T* x, T* y, Extent, const Unit<compute_t<T>>&, const Norm<compute_t<T>>*);
 
 // Without a Norm, dx and sums are both computed. With one, either is null: the sums of a first pass are
-// what dx of the second is made of. Or where that holds_dz, the first pass leaves dz in dx, and the second is finish().
+// what dx of the second is made of. Or both are there, and dz is left in dx.
 template <class T>
 void backward(const T* x, const T* grad, T* dx, Extent, const Unit<compute_t<T>>&,
               const Norm<compute_t<T>>*, const Sums*);
 
+// Batch norm by the batch's own statistics: of each channel its mean and (biased) variance, and what is kept for the backward,
+// its mean and 1/std, and a Norm's scale and shift. weight and bias may be null.
+template <class C>
+struct ByBatch {
+  double *mean, *variance;
+  double eps;
+  const C *weight, *bias;
+  C *mean_kept, *inverse_std, *scale, *shift;
+
+  // The same for channels from that one on.
+  ByBatch from(int64_t c) const {
+    return {mean + c, variance + c, eps, weight ? weight + c : nullptr, bias ? bias + c : nullptr, mean_kept + c, inverse_std + c, scale + c, shift + c};
+  }
+};
+
+// From mean and variance all the rest.
+template <class C>
+void normalise(int64_t channels, const ByBatch<C>&);
+
+// Statistics, then y.
 template <class T>
-bool holds_dz(Extent, const Unit<compute_t<T>>&);
+void forward_by_batch(const T* x, T* y, Extent, const Unit<compute_t<T>>&, const ByBatch<compute_t<T>>&);
 
+// How the statistics moved with x, where they were those of a batch of `count` numbers a channel: parts of a Norm.
 template <class C>
-void finish(const C* x, C* dx, Extent, const Norm<C>&);
+struct Moves {
+  double count;
+  const C* inverse_std;
+  C *from_x, *constant;
+};
 
-// Mean and (biased) variance of each channel.
+// Sums, then dx. The Norm needs no more than what the forward kept.
 template <class T>
-void moments(const T* x, Extent, double* mean, double* variance);
-
-// Of each channel what is kept for the backward: its mean and 1/std, and a Norm's scale and shift. weight and bias may be null.
-template <class C>
-void normalise(int64_t channels, const double* mean, const double* variance, double eps, const C* weight, const C* bias, C* mean_kept,
-               C* inverse_std, C* scale, C* shift);
-
-// A Norm's from_x and constant where the statistics were those of a batch with `count` numbers a channel.
-template <class C>
-void move_with_batch(int64_t channels, double count, const C* inverse_std, const C* scale, const double* dz, const double* dz_x, C* from_x,
-                     C* constant);
+void backward_by_batch(const T* x, const T* grad, T* dx, Extent, const Unit<compute_t<T>>&, const Norm<compute_t<T>>&, const Moves<compute_t<T>>&,
+                       const Sums&);
 
 // to[m][c][r] = from[m][r][c], for whole numbers that are as long as what is copied.
 template <class T>

@@ -214,13 +214,7 @@ std::tuple<Tensor, Tensor> batch_norm_splash(const Tensor& x, const optional<Ten
   Tensor kept = at::detail::empty_cpu({kept_numbers(channels, number, groups)}, type);
   std::vector<double> moments_of(2 * channels);
   double *mean = moments_of.data(), *variance = mean + channels;
-  if (training) {
-    with_type(x, [&](auto sample) { moments<decltype(sample)>(read<decltype(sample)>(*view.x), view.extent, mean, variance); });
-    if (is_there(running_mean)) {
-      follow(*running_mean, mean, channels, 1.0, momentum);
-      follow(*running_var, variance, channels, count / (count - 1), momentum);
-    }
-  } else {
+  if (!training) {
     const Held kept_mean = held(running_mean, at::kDouble), kept_var = held(running_var, at::kDouble);
     std::copy_n(kept_mean->const_data_ptr<double>(), channels, mean), std::copy_n(kept_var->const_data_ptr<double>(), channels, variance);
   }
@@ -228,12 +222,18 @@ std::tuple<Tensor, Tensor> batch_norm_splash(const Tensor& x, const optional<Ten
     using T = decltype(sample);
     using C = compute_t<T>;
     const Kept<C> keep(kept.mutable_data_ptr<C>(), channels, number, groups);
-    normalise<C>(channels, mean, variance, eps, read_if_defined<C>(w), read_if_defined<C>(b), keep.mean, keep.inverse_std, keep.scale, keep.shift);
     const Unit<C> own = unit.as<C>();
     std::copy_n(own.at, number, keep.at), std::copy_n(own.pos, number * groups, keep.pos), std::copy_n(own.neg, number * groups, keep.neg);
+    const ByBatch<C> by_batch{mean, variance, eps, read_if_defined<C>(w), read_if_defined<C>(b), keep.mean, keep.inverse_std, keep.scale, keep.shift};
+    if (training) return forward_by_batch<T>(read<T>(*view.x), write<T>(y), view.extent, own, by_batch);
+    normalise<C>(channels, by_batch);
     const Norm<C> norm{keep.scale, keep.shift};
     forward<T>(read<T>(*view.x), write<T>(y), view.extent, own, &norm);
   });
+  if (training && is_there(running_mean)) {
+    follow(*running_mean, mean, channels, 1.0, momentum);
+    follow(*running_var, variance, channels, count / (count - 1), momentum);
+  }
   return {y, kept};
 }
 
@@ -275,13 +275,8 @@ std::tuple<Tensor, Tensor> batch_norm_splash_backward(const Tensor& grad, const 
     const Unit<C> unit{static_cast<int>(hinges), groups, keep.at, keep.pos, keep.neg};
     std::vector<C> coefficients(2 * channels);
     C *from_x = coefficients.data(), *constant = from_x + channels;
-    Norm<C> norm{keep.scale, keep.shift, keep.mean};
-    const bool keeps_dz = training && holds_dz<T>(view.extent, unit);
-    backward<T>(read<T>(*view.x), read<T>(*g), keeps_dz ? write<T>(dx) : nullptr, view.extent, unit, &norm, &sums);
-    move_with_batch<C>(channels, count, keep.inverse_std, keep.scale, dz, dz_x, from_x, constant);
-    norm.from_grad = keep.scale, norm.from_x = from_x, norm.constant = constant;
-    if (keeps_dz) finish<C>(read<C>(*view.x), write<C>(dx), view.extent, norm);
-    else backward<T>(read<T>(*view.x), read<T>(*g), write<T>(dx), view.extent, unit, &norm, nullptr);
+    const Norm<C> norm{keep.scale, keep.shift, keep.mean};
+    backward_by_batch<T>(read<T>(*view.x), read<T>(*g), write<T>(dx), view.extent, unit, norm, {count, keep.inverse_std, from_x, constant}, sums);
     C* const out = learned.mutable_data_ptr<C>();
     for (int64_t c = 0; c < channels; ++c) {
       out[at.before + c] = training ? 0 * (from_x[c] + constant[c]) : keep.scale[c] * dz[c];

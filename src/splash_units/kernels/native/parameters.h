@@ -351,6 +351,9 @@ class Parameters {
     if (in_line_) set_line(unit, norm, forward, padded, walk);
     else set_vectors(unit, norm, forward, padded, walk);
   }
+  // A shape that all channels share, alone.
+  Parameters(const Unit<C>& unit, bool forward, int padded)
+      : Parameters(unit, nullptr, forward, padded, Walk<C>({1, 1, W}, sizeof(C), true, false, forward, longest_strip, piece, worth_sharing)) {}
   // On a line: of its first vector, or of the one that its ragged end fills.
   const Lanes<C>& operator[](int64_t v) const { return lanes_[in_line_ ? v > 0 : v]; }
 
