@@ -4,6 +4,7 @@ And the gradient of a bias in front of them is not summed up a second time.
 """
 
 import copy
+import math
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from types import ModuleType
@@ -268,18 +269,30 @@ class BiasInFront(nn.Module):
     def __init__(self, **options: object) -> None:
         super().__init__()
         self.linear, self.norm = nn.Linear(5, 6), BatchNormSplash(6, init="random", **options)
-        self.bias = nn.Parameter(torch.linspace(-1, 1, 6))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.linear(x) + self.bias)
+        return self.norm(self.linear(x))
 
 
 class RowInFront(BiasInFront):
     """Its sum keeps the dimension."""
 
-    def __init__(self) -> None:
+    def __init__(self, *shape: int) -> None:
         super().__init__()
-        self.bias = nn.Parameter(torch.linspace(-1, 1, 6).reshape(1, 6))
+        self.linear = nn.Linear(5, 6, bias=False)
+        self.bias = nn.Parameter(torch.linspace(-1, 1, math.prod(shape)).reshape(shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.linear(x) + self.bias)
+
+
+class TwoInFront(BiasInFront):
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.linspace(-1, 1, 6).reshape(shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.linear(x) + self.bias)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -288,12 +301,13 @@ class RowInFront(BiasInFront):
     "make",
     [
         BiasInFront,
-        RowInFront,
+        lambda: RowInFront(6),
+        lambda: RowInFront(1, 6),
         lambda: BiasInFront(share="channel"),
         lambda: BiasInFront(affine=False),
         lambda: BiasInFront(track_running_stats=False),
     ],
-    ids=["bias", "row", "by channel", "without weights", "without statistics"],
+    ids=["bias", "vector", "row", "by channel", "without weights", "without statistics"],
 )
 def test_the_gradient_of_a_bias_in_front(
     make: Callable[[], BiasInFront], training: bool, dynamic: bool
@@ -305,7 +319,8 @@ def test_the_gradient_of_a_bias_in_front(
     got, expected = everything(compiled, network, x), everything(apart, apart, x)
     torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-12)
     assert not left
-    of_bias = got[2 + [name for name, _ in network.named_parameters()].index("linear.bias")]
+    names = [name for name, _ in network.named_parameters()]
+    of_bias = got[2 + next(i for i, name in enumerate(names) if name in ("bias", "linear.bias"))]
     moves_with_batch = training or network.norm.running_mean is None
     assert bool((of_bias == 0).all()) is moves_with_batch
 
@@ -326,27 +341,38 @@ def test_a_gradient_of_a_bias_that_is_nan(training: bool) -> None:
         torch.testing.assert_close(ours.isnan(), theirs.isnan())
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_gradient_that_is_not_finite_where_batch_norms_weight_is_zero(value: float) -> None:
+    torch.manual_seed(0)
+    network = BiasInFront()
+    network.norm.weight.data[3] = 0
+    apart, x, grad = copy.deepcopy(network), torch.randn(16, 5), torch.randn(16, 6)
+    grad[7, 3] = value
+    compiled, left = without_sums(network)
+    for call in (compiled, apart):
+        call(x).backward(grad)
+    assert not left
+    for ours, theirs in zip(network.parameters(), apart.parameters(), strict=True):
+        assert ours.grad is not None
+        assert theirs.grad is not None
+        torch.testing.assert_close(ours.grad.isnan(), theirs.grad.isnan())
+
+
 class ImagesInFront(BiasInFront):
     def forward(self, x: Tensor) -> Tensor:
-        return self.norm((self.linear(x) + self.bias).unsqueeze(-1).expand(-1, -1, 3))
-
-
-class OtherSum(BiasInFront):
-    """Of each row, not of each channel."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bias = nn.Parameter(torch.linspace(-1, 1, 16).reshape(16, 1))
+        return self.norm(self.linear(x).unsqueeze(-1).expand(-1, -1, 3))
 
 
 @pytest.mark.parametrize(
     ("make", "dtype", "tolerance"),
     [
         (ImagesInFront, torch.float64, 1e-9),
-        (OtherSum, torch.float64, 1e-9),
+        (lambda: RowInFront(16, 1), torch.float64, 1e-9),
+        (lambda: TwoInFront(6), torch.float64, 1e-9),
+        (lambda: TwoInFront(1, 6), torch.float64, 1e-9),
         (BiasInFront, torch.bfloat16, 0.05),
     ],
-    ids=["another shape", "another sum", "bfloat16"],
+    ids=["another shape", "another sum", "two biases", "bias and row", "bfloat16"],
 )
 def test_what_is_still_summed_up(
     make: Callable[[], BiasInFront], dtype: torch.dtype, tolerance: float
@@ -354,14 +380,33 @@ def test_what_is_still_summed_up(
     torch.manual_seed(0)
     network = make()
     network.linear.to(dtype)
-    network.bias.data = network.bias.data.to(dtype)
     if dtype is torch.float64:
-        network.norm.to(dtype)
+        network.to(dtype)
     apart, x = copy.deepcopy(network), torch.randn(16, 5, dtype=dtype)
     compiled, left = without_sums(network)
     got, expected = everything(compiled, network, x), everything(apart, apart, x)
     torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
     assert left
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script.*is deprecated:DeprecationWarning")
+@pytest.mark.parametrize(
+    "make",
+    [BiasInFront, lambda: TwoInFront(6), lambda: TwoInFront(1, 6)],
+    ids=["one", "two", "bias and row"],
+)
+def test_gradients_that_add_up_and_are_changed_in_place(make: Callable[[], BiasInFront]) -> None:
+    torch.manual_seed(0)
+    network = make().eval()  # where the gradients of biases are not zero
+    apart, x = copy.deepcopy(network), torch.randn(16, 5)
+    with late(CONFIG).patch(fx_graph_cache=False):
+        compiled = torch.compile(network)
+        for module, call in ((network, compiled), (apart, apart)):
+            for _ in range(2):
+                call(x).sum().backward()
+            nn.utils.clip_grad_norm_(module.parameters(), 0.5)
+    for ours, theirs in zip(network.parameters(), apart.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script.*is deprecated:DeprecationWarning")

@@ -20,6 +20,7 @@ from torch._inductor.custom_graph_pass import (
     get_custom_graph_passes,
     get_hash_for_files,
 )
+from torch.utils._pytree import arg_tree_leaves
 
 from splash_units.kernels import native
 
@@ -81,7 +82,10 @@ class MergeBatchNorm(_Pass):
 
 
 class TakeSumOfGradient(_Pass):
-    """The gradient of a bias in front of batch norm and unit is what their backward has learned."""
+    """The gradient of a bias in front of batch norm and unit is what their backward has learned.
+
+    Of one bias: two would have the same memory, and who changes a gradient would change both.
+    """
 
     def __call__(self, graph: fx.Graph) -> None:
         target = torch.ops.splash_units.batch_norm_splash_backward.default
@@ -89,9 +93,9 @@ class TakeSumOfGradient(_Pass):
             dx, learned = (_result(backward, which) for which in (0, 1))
             if dx is None or learned is None or not _have_one_type(dx, learned):
                 continue
-            for node in tuple(dx.users):
-                if _is_sum_of_rows(node, dx):
-                    _take_instead(graph, node, learned)
+            sums = [node for node in dx.users if _is_sum_of_rows(node, dx)]
+            if len(sums) == 1 and learned < sums[0] and _goes_to_one(sums[0]):
+                _take_instead(graph, sums[0], learned)
 
 
 def install() -> None:
@@ -200,15 +204,25 @@ def _result(node: fx.Node, which: int) -> fx.Node | None:
 
 def _have_one_type(dx: fx.Node, learned: fx.Node) -> bool:
     """What was learned is float32 for a bfloat16 x, whose sum is not."""
-    types = {node.meta["val"].dtype for node in (dx, learned)}
-    return len(types) == 1
+    types = {getattr(node.meta.get("val"), "dtype", None) for node in (dx, learned)}
+    return None not in types and len(types) == 1
 
 
 def _is_sum_of_rows(node: fx.Node, dx: fx.Node) -> bool:
-    if node.target is not torch.ops.aten.sum.dim_IntList or node.kwargs:
+    if node.target is not torch.ops.aten.sum.dim_IntList or node.kwargs or "val" not in node.meta:
         return False
     summed, dimensions, *_ = node.args
     return summed is dx and dimensions == [0] and len(dx.meta["val"].shape) == 2
+
+
+def _goes_to_one(node: fx.Node) -> bool:
+    """Whether a tensor, or a view of it, is given to one place."""
+    if len(node.users) != 1:
+        return False
+    user = next(iter(node.users))
+    if user.target is torch.ops.aten.view.default:
+        return _goes_to_one(user)
+    return sum(given is node for given in arg_tree_leaves(*user.args, **user.kwargs)) == 1
 
 
 def _take_instead(graph: fx.Graph, total: fx.Node, learned: fx.Node) -> None:

@@ -279,7 +279,8 @@ std::tuple<Tensor, Tensor> batch_norm_splash_backward(const Tensor& grad, const 
     backward_by_batch<T>(read<T>(*view.x), read<T>(*g), write<T>(dx), view.extent, unit, norm, {count, keep.inverse_std, from_x, constant}, sums);
     C* const out = learned.mutable_data_ptr<C>();
     for (int64_t c = 0; c < channels; ++c) {
-      out[at.before + c] = training ? 0 * (from_x[c] + constant[c]) : keep.scale[c] * dz[c];
+      const double before = keep.scale[c] * dz[c];
+      out[at.before + c] = training ? 0 * (before + from_x[c] + constant[c]) : before;
       out[at.weight + c] = dz_x[c] * keep.inverse_std[c];
       out[at.bias + c] = dz[c];
     }
@@ -288,7 +289,7 @@ std::tuple<Tensor, Tensor> batch_norm_splash_backward(const Tensor& grad, const 
   return {dx, learned};
 }
 
-// Some of `learned`, from one place on. Every operation on tensors that torch would do for it takes as long as a hundred
+// Some of `learned`, from one place on: memory that no other gradient has, in a storage that all have. Every operation on tensors that torch would do for it takes as long as a hundred
 // numbers of a layer's arithmetic; tracers, which want to see them, get them.
 Tensor some_of(const Tensor& learned, const c10::SymInt& from, c10::SymIntArrayRef shape) {
   if (at::isTensorSubclassLike(learned)) return learned.narrow_symint(0, from, c10::multiply_integers(shape)).view_symint(shape);
