@@ -14,7 +14,8 @@
 // of small layers.
 //
 // Slope gradients are summed in float over at most `sum_length` terms a lane, and in AVX-512 over lanes that share a hinge,
-// then in double, over pieces whose bounds depend on the tensor's shape only: the same bits for any number of threads.
+// then in double, over pieces whose bounds depend on the tensor's shape only: the same bits for any number of threads. Where
+// memory takes as long anyway, all is in double: in_double.h.
 
 #include "native.h"
 
@@ -26,6 +27,7 @@
 #include "backward.h"
 #include "batch_norm.h"
 #include "cells.h"
+#include "in_double.h"
 #include "in_one_go.h"
 #include "masked.h"
 #include "masked_cells.h"
@@ -134,8 +136,11 @@ template <class T>
 auto backward_strip_for(int hinges, Affine affine, bool writes, bool sums, Finder finder) {
   return with_affine(affine, [&](auto norm) {
     const auto which = [&](auto k, auto by) {
-      if constexpr (norm == Affine::none) return backward_strip_of<T, norm, k, by, true, true>();
-      else {
+      if constexpr (norm == Affine::none) {
+        if constexpr (std::is_same_v<T, float>)  // see in_double.h
+          if (!sums) return backward_strip_of<T, norm, k, by, true, false>();
+        return backward_strip_of<T, norm, k, by, true, true>();
+      } else {
         if constexpr (std::is_same_v<T, float> && by != Finder::cells)  // see keeps_dz
           if (writes && sums) return backward_strip_of<T, norm, k, by, true, true>();
         return writes ? backward_strip_of<T, norm, k, by, true, false>() : backward_strip_of<T, norm, k, by, false, true>();
@@ -241,10 +246,12 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
   const int hinges = padded<T>(unit.hinges);
   const Parameters<C> parameters(unit, norm, false, hinges, walk);
   const Finder finder = parameters[0].finder;
+  const bool is_memorys = std::is_same_v<T, float> && e.size() > most_in_float && unit.hinges <= most_in_double;
+  const bool in_double = is_memorys && !norm && walk.way != Walk<C>::columns;
   if (finder == Finder::cells && has_masks) walk.longest = longest_strip;  // it goes to doubles in time by itself
-  const auto strip = backward_strip_for<T>(hinges, affine_for(walk, norm), dx, sums, finder);
-  const bool by_line = walk.way == Walk<C>::lines, together = sums_together<T>(hinges, finder);
-  const bool by_cell = finder == Finder::cells && !has_masks;
+  const auto strip = backward_strip_for<T>(hinges, affine_for(walk, norm), dx, sums && !in_double, finder);
+  const bool by_line = walk.way == Walk<C>::lines, together = in_double || sums_together<T>(hinges, finder);
+  const bool by_cell = finder == Finder::cells && !has_masks && !in_double;
   const bool by_task = unit.groups == 1;  // whose vectors have their hinges' sums in common
   const int64_t ramps = by_task ? walk.tasks : walk.totals();
   const InASet set{together ? 0 : hinges, together ? 2 * hinges : by_cell ? 4 * cells_a_side : 0};
@@ -252,11 +259,19 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
   walk.run([&](int64_t task, int64_t at, int64_t v, int64_t n, int64_t stride, int filled) {
     const int64_t whose = walk.totals_at(task, v);
     const Totals<C> mine = sums ? totals.at(by_task ? task : whose, whose) : Totals<C>{};
-    if (filled == lanes<C>::count) [[likely]] return strip(x + at, grad + at, dx + at, n, stride, filled, parameters[v], mine);
+    const auto pass = [&](const T* from, const T* gradients, T* to) {
+      if constexpr (std::is_same_v<T, float>)
+        if (in_double) {
+          const auto sum = hinges == 4 ? &sum_in_double<4> : &sum_in_double<most_in_double>;
+          sum(from, gradients, n, filled, parameters[v], mine);
+        }
+      strip(from, gradients, to, n, stride, filled, parameters[v], mine);
+    };
+    if (filled == lanes<C>::count) [[likely]] return pass(x + at, grad + at, dx + at);
     Ragged<T> r;
     std::memcpy(r.in, x + at, filled * sizeof(T));
     std::memcpy(r.grad, grad + at, filled * sizeof(T));
-    strip(r.in, r.grad, r.out, 1, stride, filled, parameters[v], mine);
+    pass(r.in, r.grad, r.out);
     if (dx) std::memcpy(dx + at, r.out, filled * sizeof(T));
   }, [&](int64_t task) {
     if (sums)

@@ -38,8 +38,12 @@ struct Sums {
   double *dz, *dz_x;  // with a Norm only
 };
 
+// float32 in memory, to be computed with in double.
+struct widened { float number; };
+
 template <class T> struct compute_type { using type = float; };
 template <> struct compute_type<double> { using type = double; };
+template <> struct compute_type<widened> { using type = double; };
 template <class T> using compute_t = typename compute_type<T>::type;
 
 struct bfloat16 { uint16_t bits; };

@@ -196,6 +196,15 @@ template <class T> struct stored {
   static SPLASH_INLINE void store(T* p, Vec<C> v) { std::memcpy(p, &v, sizeof v); }
 };
 
+template <> struct stored<widened> {
+  typedef float Floats __attribute__((vector_size(register_bytes / 2)));
+  static SPLASH_INLINE Vec<double> load(const widened* p) {
+    Floats v;
+    std::memcpy(&v, p, sizeof v);
+    return __builtin_convertvector(v, Vec<double>);
+  }
+};
+
 typedef uint16_t Halves __attribute__((vector_size(register_bytes / 2)));
 
 template <> struct stored<bfloat16> {
