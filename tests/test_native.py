@@ -494,11 +494,10 @@ def exact_sums(x: Tensor, grad: Tensor, hinges: Tensor) -> tuple[Tensor, Tensor]
 
 
 @pytest.mark.parametrize("seed", [1, 3, 8])  # whose sums, in float, had errors of 2e-6 to 2e-4
-@pytest.mark.parametrize("where", ["default", "six on a grid", "six off any grid"])
+@pytest.mark.parametrize("where", ["default", "six on a grid", "six off any grid", "many"])
 def test_slope_gradients_of_ten_million_elements(where: str, seed: int) -> None:
-    """Exact to 1e-6, whatever cancels."""
+    """Exact to 1e-6, though terms cancel."""
     (x, grad), hinges = ten_million(seed), torch.tensor(HINGES[where])
-    assert len(hinges) <= 6
     a_pos, a_neg = slopes(len(hinges))
     arguments = (grad, x, a_pos.detach(), a_neg.detach(), hinges, 0, 1.0)
     _, *first = OPERATORS.splash_backward(*arguments)
@@ -509,8 +508,10 @@ def test_slope_gradients_of_ten_million_elements(where: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("signs", ["one", "both"])
-def test_slope_gradients_of_ten_million_elements_for_many_hinges(signs: str) -> None:
-    (x, grad), hinges = ten_million(0), torch.tensor(HINGES["many"])
+@pytest.mark.parametrize("where", ["default", "many"])
+def test_slope_gradients_of_four_million_elements(where: str, signs: str) -> None:
+    """The most that are summed up in float first."""
+    (x, grad), hinges = (t[: 2**22] for t in ten_million(0)), torch.tensor(HINGES[where])
     if signs == "one":
         grad.abs_()
     a_pos, a_neg = slopes(len(hinges))
@@ -518,6 +519,21 @@ def test_slope_gradients_of_ten_million_elements_for_many_hinges(signs: str) -> 
     expected, squares = exact_sums(x, grad, hinges)
     scale = expected if signs == "one" else squares.sqrt()
     assert bool(((torch.cat(found).double() - expected).abs() <= 1e-6 * scale).all())
+
+
+@pytest.mark.parametrize("num_hinges", [7, 31])
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_what_is_not_finite_among_millions(value: float, num_hinges: int) -> None:
+    """It does what it does among thousands."""
+    unit, x = Splash(num_hinges, init="random"), torch.ones(4_200_001)
+    x[4_199_000] = value
+    (dx, *learned), (some_dx, *some_learned) = (
+        torch.autograd.grad(unit(t).sum(), (t, unit.a_pos, unit.a_neg))
+        for t in (x.requires_grad_(), x[4_190_000:].detach().requires_grad_())
+    )
+    torch.testing.assert_close(dx[4_190_000:], some_dx, equal_nan=True)
+    for of_all, of_some in zip(learned, some_learned, strict=True):
+        torch.testing.assert_close(of_all.isfinite(), of_some.isfinite())
 
 
 @pytest.mark.parametrize("value", [1.0, math.inf, math.nan])

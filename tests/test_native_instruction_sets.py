@@ -22,7 +22,7 @@ OF_THE_ARITHMETIC = (
     "test_native_layout.py",
 )
 # What takes long and would find no more: torch's own checks, and much of the same.
-OTHERS = "promises or ten_million or saved or compiled"
+OTHERS = "promises or ten_million or four_million or saved or compiled"
 
 RUN = """
 import sys

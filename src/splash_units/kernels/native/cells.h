@@ -214,9 +214,9 @@ template <class T, Affine affine, bool writes, bool sums>
 SPLASH_ONE_COPY void backward_cells(const T* x, const T* grad, T* dx, int64_t n, int64_t stride, int filled,
                                     const Lanes<float>& p, const Totals<float>& totals) {
   constexpr bool in_twos = goes_in_twos<T, affine, Finder::cells>;
-  // What batch norm learns from must wait until all is known to be finite. Otherwise sums wait: what has just been
-  // stored is slow to load.
-  constexpr bool passes_first = affine == Affine::none;
+  // What batch norm learns from must wait until all is known to be finite. Otherwise sums wait, if there are any: what has just
+  // been stored is slow to load.
+  constexpr bool passes_first = sums && affine == Affine::none;
   const CellFinder find(p.table);
   const Norms<float, affine> norms(p);
   Passing<float, affine, sums> passing{norms, totals};

@@ -246,9 +246,8 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
   const int hinges = padded<T>(unit.hinges);
   const Parameters<C> parameters(unit, norm, false, hinges, walk);
   const Finder finder = parameters[0].finder;
-  const bool is_memorys = std::is_same_v<T, float> && e.size() > most_in_float && unit.hinges <= most_in_double;
-  const bool in_double = is_memorys && !norm && walk.way != Walk<C>::columns;
-  if (finder == Finder::cells && has_masks) walk.longest = longest_strip;  // it goes to doubles in time by itself
+  const bool in_double = std::is_same_v<T, float> && !norm && e.size() > most_in_float && walk.way != Walk<C>::columns;
+  if (finder == Finder::cells && has_masks && !in_double) walk.longest = longest_strip;  // it goes to doubles in time by itself
   const auto strip = backward_strip_for<T>(hinges, affine_for(walk, norm), dx, sums && !in_double, finder);
   const bool by_line = walk.way == Walk<C>::lines, together = in_double || sums_together<T>(hinges, finder);
   const bool by_cell = finder == Finder::cells && !has_masks && !in_double;
@@ -261,10 +260,7 @@ void backward(const T* x, const T* grad, T* dx, Extent e, const Unit<compute_t<T
     const Totals<C> mine = sums ? totals.at(by_task ? task : whose, whose) : Totals<C>{};
     const auto pass = [&](const T* from, const T* gradients, T* to) {
       if constexpr (std::is_same_v<T, float>)
-        if (in_double) {
-          const auto sum = hinges == 4 ? &sum_in_double<4> : &sum_in_double<most_in_double>;
-          sum(from, gradients, n, filled, parameters[v], mine);
-        }
+        if (in_double) sum_in_double(from, gradients, n, filled, parameters[v], mine);
       strip(from, gradients, to, n, stride, filled, parameters[v], mine);
     };
     if (filled == lanes<C>::count) [[likely]] return pass(x + at, grad + at, dx + at);
