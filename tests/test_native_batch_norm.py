@@ -177,7 +177,9 @@ def test_small_layers(rows: int, channels: int, num_hinges: int, hinges: str) ->
     y = unit(x)
     found = torch.autograd.grad(y, (x, *learned.values()), grad)
     wanted = torch.autograd.grad(expected, (exact_x, *leaves), grad.double())
-    for ours, theirs in zip((y, *found), (expected, *wanted), strict=True):
+    for ours, theirs in ((y, expected), (found[0], wanted[0])):
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-5)
+    for ours, theirs in zip(found[1:], wanted[1:], strict=True):  # sums of thousands
         torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-4)
     for name in ("running_mean", "running_var"):
         torch.testing.assert_close(getattr(unit, name).double(), exact[name], rtol=1e-6, atol=1e-6)
